@@ -1,0 +1,64 @@
+/* simd_math.h - functions of a vector, to about two units in the last place.
+ *
+ * Infinities and NaN behave as in the C library. The polynomials are minimax fits of the named functions. */
+#ifndef HS_CPU_SIMD_MATH_H
+#define HS_CPU_SIMD_MATH_H
+#include "simd.h"
+
+/* exp(x) = 2^n exp(r) with |r| <= log(2) / 2; gradual underflow included. */
+HS_INLINE hs_vf hs_exp(hs_vf x) {
+    const float log2_high = 0.693145751953125f, log2_low = 1.428606820309417e-6f;
+    const float round_to_integer = 12582912.0f; /* 1.5 * 2^23: after the addition the last bit is worth one */
+    /* Past these limits the result is infinity or zero all the same, and n stays small. */
+    x = hs_select(x > 90.0f, hs_splat(90.0f), x);
+    x = hs_select(x < -106.0f, hs_splat(-106.0f), x);
+    const hs_vf shifted = hs_fma(x, hs_splat(1.442695040888963f), hs_splat(round_to_integer));
+    const hs_vf n = shifted - round_to_integer;
+    const hs_vf r = hs_fma(n, hs_splat(-log2_low), hs_fma(n, hs_splat(-log2_high), x));
+    hs_vf q = hs_splat(0.0013950600987300277f);
+    q = hs_fma(q, r, hs_splat(0.008368953131139278f));
+    q = hs_fma(q, r, hs_splat(0.04166620597243309f));
+    q = hs_fma(q, r, hs_splat(0.166665181517601f));
+    q = hs_fma(q, r, hs_splat(0.5f));
+    const hs_vf p = hs_fma(q * r, r, r) + 1.0f;
+#ifdef __AVX512F__
+    return (hs_vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    /* Two factors, because 2^n itself may be out of range where the product is not. */
+    const hs_vi exponent = (hs_vi)shifted - (hs_vi)hs_splat(round_to_integer), half = exponent >> 1;
+    return p * (hs_vf)((half + 127) << 23) * (hs_vf)((exponent - half + 127) << 23);
+#endif
+}
+
+/* 1 / (1 + exp(-x)); *rest is 1 minus it, without cancellation. */
+HS_INLINE hs_vf hs_sigmoid(hs_vf x, hs_vf *rest) {
+    const hs_vf e = hs_exp(-hs_abs(x));
+    const hs_vf large = 1.0f / (1.0f + e), small = e * large;
+    *rest = hs_select(x > 0.0f, small, large);
+    return hs_select(x > 0.0f, large, small);
+}
+
+/* The probability that a standard normal variable is below x, (1 + erf(x / sqrt 2)) / 2, exact to a few units in the
+ * last place in the left tail too; *gauss is exp(-x^2 / 2). */
+HS_INLINE hs_vf hs_normal_cdf(hs_vf x, hs_vf *gauss) {
+    /* From 20 on both results are 0 or 1, and infinity must not meet the residue below. */
+    const hs_vf size = hs_select(hs_abs(x) > 20.0f, hs_splat(20.0f), hs_abs(x));
+    const hs_vf square = size * size, residue = hs_fma(size, size, -square);
+    const hs_vf e = hs_exp(square * -0.5f);
+    *gauss = hs_fma(e * -0.5f, residue, e);
+    /* The tail is gauss * t * p(t): the scaled complementary error function in t = 1 / (1 + 0.3 |x|). */
+    const hs_vf t = 1.0f / hs_fma(size, hs_splat(0.3f), hs_splat(1.0f));
+    hs_vf p = hs_splat(-0.020623458549380302f);
+    p = hs_fma(p, t, hs_splat(0.11243555694818497f));
+    p = hs_fma(p, t, hs_splat(-0.22821347415447235f));
+    p = hs_fma(p, t, hs_splat(0.1917843520641327f));
+    p = hs_fma(p, t, hs_splat(-0.07942333817481995f));
+    p = hs_fma(p, t, hs_splat(0.09615674614906311f));
+    p = hs_fma(p, t, hs_splat(0.07838967987570572f));
+    p = hs_fma(p, t, hs_splat(0.11023541539907455f));
+    p = hs_fma(p, t, hs_splat(0.11957181245088577f));
+    p = hs_fma(p, t, hs_splat(0.11968669295310974f));
+    const hs_vf tail = *gauss * t * p;
+    return hs_select(x > 0.0f, 1.0f - tail, tail);
+}
+#endif
