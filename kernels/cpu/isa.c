@@ -66,6 +66,8 @@ const char *hs_cpu_isa(void) {
 #else
 #define HS_CPU_CALL(result, name, arguments)                                                                           \
     result name##_cpu_base(const hs_ctx *, const arguments *);                                                         \
-    result name##_cpu(const hs_ctx *ctx, const arguments *args) { return name##_cpu_base(ctx, args); }
+    result name##_cpu(const hs_ctx *ctx, const arguments *args) {                                                      \
+        return name##_cpu_base(ctx, args);                                                                             \
+    }
 #endif
 HS_CPU_PASSES(HS_CPU_CALL)

@@ -146,7 +146,8 @@ HS_INLINE hs_vh hs_f16_of_vf(hs_vf f) {
     return (hs_vh)_mm256_cvtps_ph((__m256)f, _MM_FROUND_TO_NEAREST_INT);
 #else
     const hs_vi bits = (hs_vi)f, magnitude = bits & 0x7fffffff, sign = (hs_vi)((hs_vu)bits >> 16 & 0x8000u);
-    const hs_vi is_nan = magnitude > 0x7f800000, is_large = magnitude >= 0x477ff000, is_normal = magnitude >= 0x38800000;
+    const hs_vi is_nan = magnitude > 0x7f800000, is_large = magnitude >= 0x477ff000,
+                is_normal = magnitude >= 0x38800000;
     const hs_vi nan = 0x7e00 | (magnitude >> 13 & 0x1ff);
     const hs_vi normal = (magnitude - (112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
     const hs_vi subnormal = (hs_vi)((hs_vf)magnitude + 0.5f) - 0x3f000000;

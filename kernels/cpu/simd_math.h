@@ -38,12 +38,22 @@ HS_INLINE hs_vf hs_sigmoid(hs_vf x, hs_vf *rest) {
     return hs_select(x > 0.0f, large, small);
 }
 
-/* The probability that a standard normal variable is below x, (1 + erf(x / sqrt 2)) / 2, exact to a few units in the
- * last place in the left tail too; *gauss is exp(-x^2 / 2). */
+/* x^2 minus its rounded value, exact. */
+HS_INLINE hs_vf hs_square_residue(hs_vf x, hs_vf square) {
+#if defined __AVX2__ || defined __aarch64__
+    return hs_fma(x, x, -square);
+#else
+    const hs_vf high = (hs_vf)((hs_vi)x & -4096), low = x - high; /* twelve bits each, so the products are exact */
+    return ((high * high - square) + 2.0f * high * low) + low * low;
+#endif
+}
+
+/* The probability that a standard normal variable is below x, (1 + erf(x / sqrt 2)) / 2, to a few units in the last
+ * place in the left tail too; *gauss is exp(-x^2 / 2). */
 HS_INLINE hs_vf hs_normal_cdf(hs_vf x, hs_vf *gauss) {
     /* From 20 on both results are 0 or 1, and infinity must not meet the residue below. */
     const hs_vf size = hs_select(hs_abs(x) > 20.0f, hs_splat(20.0f), hs_abs(x));
-    const hs_vf square = size * size, residue = hs_fma(size, size, -square);
+    const hs_vf square = size * size, residue = hs_square_residue(size, square);
     const hs_vf e = hs_exp(square * -0.5f);
     *gauss = hs_fma(e * -0.5f, residue, e);
     /* The tail is gauss * t * p(t): the scaled complementary error function in t = 1 / (1 + 0.3 |x|). */
@@ -59,6 +69,13 @@ HS_INLINE hs_vf hs_normal_cdf(hs_vf x, hs_vf *gauss) {
     p = hs_fma(p, t, hs_splat(0.11957181245088577f));
     p = hs_fma(p, t, hs_splat(0.11968669295310974f));
     const hs_vf tail = *gauss * t * p;
-    return hs_select(x > 0.0f, 1.0f - tail, tail);
+    /* Within one standard deviation the odd series about one half has the smaller error. */
+    hs_vf q = hs_splat(-7.664679287699983e-06f);
+    q = hs_fma(q, square, hs_splat(0.00011351266584824771f));
+    q = hs_fma(q, square, hs_splat(-0.0011863530380651355f));
+    q = hs_fma(q, square, hs_splat(0.009973331354558468f));
+    q = hs_fma(q, square, hs_splat(-0.06649035960435867f));
+    q = hs_fma(q, square, hs_splat(0.3989422917366028f));
+    return hs_select(size < 1.0f, hs_fma(q, x, hs_splat(0.5f)), hs_select(x > 0.0f, 1.0f - tail, tail));
 }
 #endif
