@@ -19,7 +19,13 @@
     PASS(hs_status, hs_act_forward, hs_act_forward_args)                                                               \
     PASS(hs_status, hs_act_backward, hs_act_backward_args)                                                             \
     PASS(int64_t, hs_act_backward_workspace, hs_act_backward_args)                                                     \
-    PASS(hs_status, hs_dropout, hs_dropout_args)
+    PASS(hs_status, hs_dropout, hs_dropout_args)                                                                       \
+    PASS(hs_status, hs_xent_forward, hs_xent_forward_args)                                                             \
+    PASS(int64_t, hs_xent_forward_workspace, hs_xent_forward_args)                                                     \
+    PASS(hs_status, hs_xent_backward, hs_xent_backward_args)                                                           \
+    PASS(hs_status, hs_adamw, hs_adamw_args)                                                                           \
+    PASS(hs_status, hs_scaler_check, hs_scaler_check_args)                                                             \
+    PASS(hs_status, hs_scaler_update, hs_scaler_update_args)
 
 enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_COUNT };
 static const char *const isa_names[ISA_COUNT] = {"base", "avx2", "avx512"};

@@ -83,6 +83,21 @@ HS_INLINE hs_vf hs_fma(hs_vf a, hs_vf b, hs_vf c) {
 #endif
 }
 
+HS_INLINE hs_vf hs_sqrt(hs_vf v) {
+#if defined __AVX512F__
+    return (hs_vf)_mm512_sqrt_ps((__m512)v);
+#elif defined __AVX2__
+    return (hs_vf)_mm256_sqrt_ps((__m256)v);
+#elif defined __x86_64__
+    return (hs_vf)_mm_sqrt_ps((__m128)v);
+#elif defined __aarch64__
+    return (hs_vf)vsqrtq_f32((float32x4_t)v);
+#else
+    for (int i = 0; i < HS_LANES; i++) v[i] = __builtin_sqrtf(v[i]);
+    return v;
+#endif
+}
+
 /* Across the lanes, halving the width each time. */
 HS_INLINE float hs_sum_lanes(hs_vf v) {
     for (int width = HS_LANES / 2; width > 0; width /= 2)
