@@ -1,0 +1,167 @@
+/* module.c - halfstep._C: the op functions, and what Python tells the C side once. */
+#include <string.h>
+
+#include "../../kernels/base/library.h"
+#include "../../kernels/base/threads.h"
+#include "../../kernels/cpu/isa.h"
+#include "bind.h"
+#ifdef HS_WITH_CUDA
+#include "../../kernels/cuda/device.h"
+#endif
+
+typedef struct {
+    bind_state *bind;
+} module_state;
+
+bind_state *bind_state_new(void) {
+    bind_state *state = PyMem_Calloc(1, sizeof *state);
+    if (state) state->references = 1;
+    return state;
+}
+
+void bind_state_release(bind_state *state) {
+    if (!state || --state->references) return;
+    Py_XDECREF((PyObject *)state->tensor);
+    Py_XDECREF((PyObject *)state->parameter);
+    Py_XDECREF(state->current_stream);
+    Py_XDECREF(state->out_of_memory);
+    Py_XDECREF(state->is_deterministic);
+    Py_XDECREF(state->gpu_workspace);
+    PyMem_Free(state);
+}
+
+static bind_state *state_of(PyObject *module) {
+    return ((module_state *)PyModule_GetState(module))->bind;
+}
+
+static void replace(PyObject **slot, PyObject *value) {
+    PyObject *old = *slot;
+    *slot = value == Py_None ? NULL : Py_NewRef(value);
+    Py_XDECREF(old);
+}
+
+static const dl_exchange *exchange_from(PyObject *capsule) {
+    const dl_exchange *exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    while (exchange && exchange->header.version.major != 1) exchange = (const dl_exchange *)exchange->header.previous;
+    return exchange && exchange->borrow ? exchange : NULL;
+}
+
+static PyObject *torch_register(PyObject *module, PyObject *args) {
+    PyObject *tensor, *parameter, *capsule, *stream, *memory, *deterministic;
+    if (!PyArg_ParseTuple(args, "OOOOOO", &tensor, &parameter, &capsule, &stream, &memory, &deterministic)) return NULL;
+    if (!PyType_Check(tensor) || !PyType_Check(parameter))
+        return PyErr_Format(PyExc_TypeError, "torch_register: expected two types, got %R and %R", tensor, parameter);
+    const dl_exchange *exchange = capsule == Py_None ? NULL : exchange_from(capsule);
+    if (PyErr_Occurred()) return NULL;
+    bind_state *state = state_of(module);
+    replace((PyObject **)&state->tensor, tensor);
+    replace((PyObject **)&state->parameter, parameter);
+    replace(&state->current_stream, stream);
+    replace(&state->out_of_memory, memory);
+    replace(&state->is_deterministic, deterministic);
+    state->exchange = exchange;
+    return PyBool_FromLong(exchange != NULL);
+}
+
+static PyObject *gpu_workspace_register(PyObject *module, PyObject *function) {
+    replace(&state_of(module)->gpu_workspace, function);
+    Py_RETURN_NONE;
+}
+
+static PyObject *library_paths(PyObject *module, PyObject *folders) {
+    (void)module;
+    const char *paths[32];
+    PyObject *held[32] = {0};
+    int count = 0;
+    const Py_ssize_t size = PySequence_Size(folders);
+    if (size < 0) return NULL;
+    for (Py_ssize_t i = 0; i < size && count < 32; i++) {
+        PyObject *item = PySequence_GetItem(folders, i);
+        PyObject *bytes = item ? PyUnicode_EncodeFSDefault(item) : NULL;
+        Py_XDECREF(item);
+        if (!bytes) break;
+        held[count] = bytes;
+        paths[count++] = PyBytes_AsString(bytes);
+    }
+    if (!PyErr_Occurred()) hs_library_paths_set(paths, count);
+    for (int i = 0; i < count; i++) Py_DECREF(held[i]);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *thread_count(PyObject *module, PyObject *args) {
+    (void)module;
+    int count = 0;
+    if (!PyArg_ParseTuple(args, "|i", &count)) return NULL;
+    if (count < 0) return PyErr_Format(PyExc_ValueError, "thread_count: %d threads, expected 1 or more", count);
+    if (count) hs_thread_count_set(count);
+    return PyLong_FromLong(hs_thread_count());
+}
+
+static PyObject *build(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+#ifdef HS_WITH_CUDA
+    const int cuda = 1;
+#else
+    const int cuda = 0;
+#endif
+    return Py_BuildValue("{s:O,s:s,s:s,s:s}", "cuda", cuda ? Py_True : Py_False, "cuda_architectures", HS_CUDA_ARCHS,
+                         "cpu_instruction_set", hs_cpu_isa(), "compiler", __VERSION__);
+}
+
+static PyObject *gpu_count(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+#ifdef HS_WITH_CUDA
+    return PyLong_FromLong(hs_device_count());
+#else
+    return PyLong_FromLong(0);
+#endif
+}
+
+static PyMethodDef methods[] = {
+    {"torch_register", torch_register, METH_VARARGS,
+     "torch_register(Tensor, Parameter, exchange_capsule, current_stream, OutOfMemoryError, is_deterministic) -> bool:"
+     " whether the exchange API is in use. The last four may be None."},
+    {"gpu_workspace_register", gpu_workspace_register, METH_O,
+     "gpu_workspace_register(function): function(bytes, device_index) -> array, for torch below 2.10 and CuPy"},
+    {"library_paths", library_paths, METH_O, "library_paths(folders): where to look for cuBLASLt and its like"},
+    {"thread_count", thread_count, METH_VARARGS, "thread_count(count=0) -> int: sets it where count is not 0"},
+    {"build", build, METH_NOARGS, "build() -> dict: how this module was built"},
+    {"gpu_count", gpu_count, METH_NOARGS, "gpu_count() -> int: 0 without a driver, a GPU or the CUDA kernels"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module) {
+    module_state *state = PyModule_GetState(module);
+    state->bind = bind_state_new();
+    if (!state->bind) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return bind_add_ops(module, state->bind);
+}
+
+static void module_free(void *module) {
+    module_state *state = PyModule_GetState(module);
+    if (state) bind_state_release(state->bind);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    "halfstep._C",
+    "The C side of halfstep. Not a public interface.",
+    sizeof(module_state),
+    methods,
+    slots,
+    NULL,
+    NULL,
+    module_free,
+};
+
+PyMODINIT_FUNC PyInit__C(void);
+PyMODINIT_FUNC PyInit__C(void) {
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,121 @@
+"""The kinds of arrays, and the few functions of torch that are bound once for speed.
+
+Everything here works without torch too: then NumPy arrays and other DLPack producers are read.
+"""
+
+import sys
+
+import numpy as np
+
+from halfstep import _C
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+ndarray = np.ndarray
+Tensor = torch.Tensor if torch is not None else ()  # isinstance(x, ()) is always False
+Function = torch.autograd.Function if torch is not None else object
+
+
+def never():
+    return False
+
+
+is_grad_enabled = torch.is_grad_enabled if torch is not None else never
+is_compiling = torch.compiler.is_compiling if torch is not None else never
+functorch_active = torch._C._are_functorch_transforms_active if torch is not None else never
+
+
+def empty_like(x):
+    """An uninitialised array of x's shape and dtype: torch's, CuPy's, else NumPy's."""
+    make = _empty_like.get(type(x))
+    return make(x) if make is not None else _empty_like_other(x)
+
+
+def empty(shape, dtype, like):
+    """An uninitialised array on like's device. dtype: a name such as "float32"."""
+    if isinstance(like, Tensor):
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+    if _is_cupy(like):
+        return sys.modules["cupy"].empty(shape, dtype)
+    return np.empty(shape, _numpy_dtype(dtype))
+
+
+def dense(x):
+    """x where it is row-major and holds the values that it shows, else a copy that does."""
+    if isinstance(x, Tensor):
+        if x.is_contiguous() and not x.is_neg():
+            return x
+        return x.resolve_neg().contiguous()
+    if isinstance(x, ndarray):
+        return x if x.flags.c_contiguous else np.ascontiguousarray(x).reshape(x.shape)
+    if _is_cupy(x):
+        return sys.modules["cupy"].ascontiguousarray(x)
+    return x
+
+
+def same_kind(x, *results):
+    """Results as x's kind of array: what was computed into NumPy for a JAX array is one again."""
+    if isinstance(x, (Tensor, ndarray)) or _is_cupy(x):
+        return results
+    space = x.__array_namespace__()
+    return tuple(None if r is None else space.asarray(r) for r in results)
+
+
+def _is_cupy(x):
+    return type(x).__module__.partition(".")[0] == "cupy"
+
+
+def _numpy_dtype(name):
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _empty_like_other(x):
+    if isinstance(x, Tensor):
+        return torch.empty_like(x)
+    if isinstance(x, ndarray):
+        return np.empty(x.shape, x.dtype)
+    if _is_cupy(x):
+        return sys.modules["cupy"].empty_like(x)
+    if not hasattr(x, "__dlpack_device__"):
+        raise TypeError(f"expected a tensor or an array, got {type(x).__name__}")
+    if x.__dlpack_device__()[0] != 1:
+        raise TypeError(
+            f"results for a {type(x).__name__} on a GPU cannot be allocated; "
+            "pass torch.from_dlpack(x) or cupy.from_dlpack(x)"
+        )
+    return np.empty(x.shape, _numpy_dtype(str(x.dtype).rpartition(".")[2]))
+
+
+def _gpu_workspace(size, device):
+    if torch is not None:
+        return torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}")
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.Device(device):
+        return cupy.empty(size, dtype="uint8")
+
+
+def _register_torch():
+    """Whether tensors are borrowed through DLPack's C exchange API (torch >= 2.10)."""
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    return _C.torch_register(
+        torch.Tensor,
+        torch.nn.Parameter,
+        exchange if type(exchange).__name__ == "PyCapsule" else None,
+        getattr(torch._C, "_cuda_getCurrentRawStream", None),
+        getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError,
+        torch.are_deterministic_algorithms_enabled,
+    )
+
+
+_empty_like = {ndarray: lambda x: np.empty(x.shape, x.dtype)}
+if torch is not None:
+    _empty_like |= {torch.Tensor: torch.empty_like, torch.nn.Parameter: torch.empty_like}
+_C.gpu_workspace_register(_gpu_workspace)
+exchange_api = _register_torch() if torch is not None else False

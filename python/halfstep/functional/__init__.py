@@ -1,0 +1,30 @@
+"""The ops as functions, under torch.nn.functional's names.
+
+They take torch tensors (with gradients), NumPy arrays (bfloat16 by ml_dtypes) and other arrays that
+speak DLPack; for arrays each has a <name>_backward.
+"""
+
+from halfstep.functional.act import (
+    bias_act,
+    bias_act_backward,
+    gelu,
+    gelu_backward,
+    relu,
+    relu_backward,
+    silu,
+    silu_backward,
+)
+from halfstep.functional.norm import layer_norm, layer_norm_backward
+
+__all__ = [
+    "bias_act",
+    "bias_act_backward",
+    "gelu",
+    "gelu_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "relu",
+    "relu_backward",
+    "silu",
+    "silu_backward",
+]

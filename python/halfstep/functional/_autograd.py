@@ -1,0 +1,33 @@
+"""What the gradients of all ops share: the fast way into autograd, and the two refusals."""
+
+from halfstep._compat import functorch_active, is_compiling, is_grad_enabled, torch
+
+
+def bind_apply(function):
+    """function.apply without its Python frame: the C++ apply, bound to the class.
+
+    It must not be used while Dynamo traces, nor under torch.func, where it asserts.
+    """
+    if torch is None:
+        return None
+    try:
+        return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
+    except (AttributeError, KeyError):
+        return function.apply
+
+
+def refuse_functorch(op):
+    if functorch_active():
+        raise RuntimeError(
+            f"{op}: torch.func transforms (vmap, grad, jvp) are not supported; "
+            "use torch.autograd, or torch.nn.functional inside the transform"
+        )
+
+
+def refuse_second_derivative(op):
+    """A backward calls this first: a silent zero would be worse than an error."""
+    if is_grad_enabled() and not is_compiling():
+        raise RuntimeError(
+            f"{op}: the second derivative is not implemented (create_graph=True asks for it); "
+            "use torch.nn.functional for this layer"
+        )

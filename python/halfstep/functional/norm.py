@@ -1,0 +1,137 @@
+"""LayerNorm, with an optional residual connection in front of it."""
+
+from math import prod
+
+from halfstep._compat import Function, Tensor, dense, is_compiling, is_grad_enabled, same_kind
+from halfstep._ops import norm
+from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_second_derivative
+
+
+def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, *, residual=None):
+    """y = (h - mean(h)) / sqrt(var(h) + eps) * weight + bias, over the last axes of h.
+
+    h is input, or input + residual rounded to residual's dtype. Ba, Kiros, Hinton, "Layer
+    normalization" (2016).
+
+    input: tensor or array (*, *normalized_shape) in float32, float16 or bfloat16.
+    normalized_shape: an int or a sequence of ints, the last axes of input.
+    weight, bias: optional, of shape normalized_shape, in input's dtype or float32, both alike.
+    residual: optional, of input's shape, in input's dtype or float32.
+
+    Returns y in input's shape and dtype; with a residual the pair (y, h). Under autocast nothing is
+    cast: 16-bit in, 16-bit out. Backward keeps h and computes the statistics again.
+
+    Raises ValueError (shape, device, eps), TypeError (dtype, a tensor without plain memory) and
+    RuntimeError (second derivative, torch.func).
+    """
+    cols = _row_size(input, normalized_shape, weight, bias)
+    if not isinstance(input, Tensor):
+        y, h = norm.forward(dense(input), dense(residual), weight, bias, cols, eps)
+        y, h = same_kind(input, y, h)
+        return y if residual is None else (y, h)
+    x = dense(input)
+    if residual is not None:
+        return _with_residual(x, dense(residual), weight, bias, cols, eps)
+    if is_compiling():
+        return _LayerNorm.apply(x, weight, bias, cols, eps)
+    refuse_functorch("layer_norm")
+    if is_grad_enabled() and (
+        x.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
+    ):
+        return _apply(x, weight, bias, cols, eps)
+    return norm.forward(x, None, weight, bias, cols, eps)[0]
+
+
+def layer_norm_backward(grad, input, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """(dinput, dweight, dbias) of layer_norm for arrays; None for an absent weight or bias."""
+    cols = _row_size(input, normalized_shape, weight, bias)
+    wanted = (True, False, weight is not None, bias is not None)
+    dx, _, dw, db = norm.backward(dense(grad), dense(input), weight, bias, None, cols, eps, *wanted)
+    return same_kind(input, dx, dw, db)
+
+
+def _row_size(x, normalized_shape, weight, bias):
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if len(shape) == 1 and x.shape[-1:] == shape:
+        return shape[0]
+    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"layer_norm: normalized_shape is {shape}, input has shape {tuple(x.shape)}"
+        )
+    for name, p in (("weight", weight), ("bias", bias)):
+        if p is not None and tuple(p.shape) != shape:
+            raise ValueError(
+                f"layer_norm: {name} has shape {tuple(p.shape)}, normalized_shape is {shape}"
+            )
+    return prod(shape)
+
+
+def _with_residual(x, residual, weight, bias, cols, eps):
+    if is_compiling():
+        return _AddLayerNorm.apply(x, residual, weight, bias, cols, eps)
+    refuse_functorch("layer_norm")
+    if is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in (x, residual, weight, bias)
+    ):
+        return _apply_add(x, residual, weight, bias, cols, eps)
+    return norm.forward(x, residual, weight, bias, cols, eps)
+
+
+class _LayerNorm(Function):
+    @staticmethod
+    def forward(ctx, x, w, b, cols, eps):
+        ctx.save_for_backward(x, w, b)
+        ctx.cols, ctx.eps = cols, eps
+        if is_compiling():
+            return norm.traced_forward(x, None, w, b, cols, eps)[0]
+        return norm.forward(x, None, w, b, cols, eps)[0]
+
+    @staticmethod
+    def backward(ctx, dy):
+        refuse_second_derivative("layer_norm")
+        x, w, b = ctx.saved_tensors
+        need_x, need_w, need_b, _, _ = ctx.needs_input_grad
+        run = norm.traced_backward if is_compiling() else norm.backward
+        dx, _, dw, db = run(
+            dense(dy), x, w, b, None, ctx.cols, ctx.eps, need_x, False, need_w, need_b
+        )
+        return dx if need_x else None, dw if need_w else None, db if need_b else None, None, None
+
+
+class _AddLayerNorm(Function):
+    """Two outputs, y and h; h's gradient is added where x and the residual meet."""
+
+    @staticmethod
+    def forward(ctx, x, residual, w, b, cols, eps):
+        run = norm.traced_forward if is_compiling() else norm.forward
+        y, h = run(x, residual, w, b, cols, eps)
+        ctx.save_for_backward(h, w, b)
+        ctx.cols, ctx.eps, ctx.mixed = cols, eps, x.dtype != residual.dtype
+        return y, h
+
+    @staticmethod
+    def backward(ctx, dy, dh):
+        refuse_second_derivative("layer_norm")
+        h, w, b = ctx.saved_tensors
+        need_x, need_residual, need_w, need_b, _, _ = ctx.needs_input_grad
+        want_dx = need_x or (need_residual and not ctx.mixed)
+        want_dresidual = need_residual and ctx.mixed
+        run = norm.traced_backward if is_compiling() else norm.backward
+        wanted = (want_dx, want_dresidual, need_w, need_b)
+        dx, dresidual, dw, db = run(dense(dy), h, w, b, dense(dh), ctx.cols, ctx.eps, *wanted)
+        if not ctx.mixed:
+            dresidual = dx
+        return (
+            dx if need_x else None,
+            dresidual if need_residual else None,
+            dw if need_w else None,
+            db if need_b else None,
+            None,
+            None,
+        )
+
+
+_apply = bind_apply(_LayerNorm)
+_apply_add = bind_apply(_AddLayerNorm)
