@@ -19,8 +19,8 @@ def build_info():
     """How this copy of halfstep was built and what it can use here.
 
     Returns a dict: version; cuda (built with CUDA kernels); cuda_architectures (list of compute
-    capabilities such as "90"); cpu_instruction_set ("base", "avx2" or "avx512", chosen at run time);
-    compiler; gpus (how many GPUs the driver shows; asking starts the CUDA driver).
+    capabilities such as "90"); cpu_instruction_set (chosen at run time: "base", "avx2" or
+    "avx512"); compiler; gpus (how many GPUs the driver shows; asking starts the CUDA driver).
     """
     info = {"version": __version__, **_C.build()}
     info["cuda_architectures"] = [a for a in info["cuda_architectures"].split(";") if a]

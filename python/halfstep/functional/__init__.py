@@ -14,15 +14,24 @@ from halfstep.functional.act import (
     silu,
     silu_backward,
 )
+from halfstep.functional.dropout import dropout, dropout_backward
+from halfstep.functional.linear import linear, linear_backward
 from halfstep.functional.norm import layer_norm, layer_norm_backward
+from halfstep.functional.xent import cross_entropy, cross_entropy_backward
 
 __all__ = [
     "bias_act",
     "bias_act_backward",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "dropout",
+    "dropout_backward",
     "gelu",
     "gelu_backward",
     "layer_norm",
     "layer_norm_backward",
+    "linear",
+    "linear_backward",
     "relu",
     "relu_backward",
     "silu",
