@@ -1,0 +1,27 @@
+"""Options and fixtures for every tier."""
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--without-exchange-api",
+        action="store_true",
+        help="read torch tensors through __dlpack__, as with torch below 2.10",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--without-exchange-api"):
+        import torch
+
+        import halfstep._compat  # noqa: F401  (it registers torch; the next line has the last word)
+        from halfstep import _C
+
+        _C.torch_register(torch.Tensor, torch.nn.Parameter, None, None, None, None)
+
+
+@pytest.fixture
+def device():
+    """Where the tests of one op run; tests/gpu overrides it."""
+    return "cpu"
