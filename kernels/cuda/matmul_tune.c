@@ -8,8 +8,7 @@
 enum {
     ROUNDS = 4,  /* the first warms up: it loads kernels and fills caches */
     FILL = 0x3c, /* every byte of the operands: 0.011 in float32 and bfloat16, 1.06 in float16 */
-    BUFFER_COUNT = 6,
-    BUFFER_ALIGNMENT = 256 /* bytes; what cudaMallocAsync gives */
+    BUFFER_COUNT = 6
 };
 
 /* A candidate replaces the heuristic's first only where it saves this share of the time: less is noise. */

@@ -10,9 +10,10 @@
  *            accumulate in float32; float32 operands use TF32 when tf32 is set.
  * Empty      no rows: dw and db are zero. in = 0: y = f(b), dx and dw are empty. out = 0: dx is zero.
  *
- * The algorithm is chosen once per device, shape, dtype and epilogue: outside capture the first candidates of
- * cuBLASLt's heuristic are timed on a private stream and private buffers; in capture, with ctx->deterministic or with
- * HALFSTEP_TUNE=0 it is the heuristic's first. */
+ * The algorithm is chosen once per device, shape, dtype, epilogue and alignment, and kept: outside capture the first
+ * candidates of cuBLASLt's heuristic are timed on a private stream and private buffers; when the shape first comes in
+ * capture, with ctx->deterministic or with HALFSTEP_TUNE=0 it is the heuristic's first. Partial sums along the
+ * reduced axis are kept in float32 and added in a fixed order. */
 #ifndef HS_OPS_LINEAR_H
 #define HS_OPS_LINEAR_H
 #include "act.h"
