@@ -3,7 +3,7 @@
 import os
 from importlib.machinery import PathFinder
 
-from . import _C
+from halfstep import _C
 
 # Where the wheels keep their libraries below site-packages/nvidia: CUDA 13 first, then CUDA 12.
 WHEEL_FOLDERS = ("cu13/lib", "cublas/lib", "cudnn/lib")
