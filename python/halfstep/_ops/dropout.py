@@ -15,7 +15,7 @@ _STREAM = 0x68616C6673746570
 
 
 def draw_state(x):
-    """The next random state for x, taken from torch's default generator of x's device, or NumPy's."""
+    """The next random state, from torch's default generator of x's device; for arrays NumPy's."""
     if not isinstance(x, Tensor):
         return int(np.random.randint(0, 2**63 - 1, dtype=np.int64)), 0
     if is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing()):

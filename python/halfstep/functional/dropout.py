@@ -8,8 +8,8 @@ from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_s
 def dropout(input, p=0.5, training=True, inplace=False, *, state=None):
     """input with each element zeroed with probability p, the others scaled by 1 / (1 - p).
 
-    Srivastava et al., "Dropout" (JMLR 2014). No mask is stored: backward draws it again, bit for bit,
-    on CPU and CUDA alike.
+    Srivastava et al., "Dropout" (JMLR 2014). No mask is stored: backward draws it again, bit for
+    bit, on CPU and CUDA alike.
 
     input: tensor or array in float32, float16 or bfloat16. p: in [0, 1]. inplace must be False.
     state: (seed, offset), two int64; by default taken from torch's generator of input's device (so

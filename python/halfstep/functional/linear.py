@@ -19,8 +19,8 @@ def linear(input, weight, bias=None, activation=None):
     """y = f(input weightT + bias), f one of bias_act's activations.
 
     input: tensor or array (*, in) in float32, float16 or bfloat16.
-    weight: (out, in). bias: optional, (out,). In input's dtype, or float32 with a 16-bit input: then
-        the product reads a 16-bit cast of them, and their gradients are float32.
+    weight: (out, in). bias: optional, (out,). In input's dtype, or float32 with a 16-bit input:
+        then the product reads a 16-bit cast of them, and their gradients are float32.
 
     Returns (*, out) in input's dtype; under autocast input is cast to autocast's dtype first, as
     torch does. float32 products on CUDA follow torch.backends.cuda.matmul.allow_tf32. Backward

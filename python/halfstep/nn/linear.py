@@ -9,9 +9,9 @@ from halfstep.functional.linear import linear
 class Linear(nn.Linear):
     """torch.nn.Linear with the same parameters and state_dict, and an optional activation.
 
-    activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu", applied to the output in the same
-    pass where cuBLASLt can (relu, gelu_tanh), else in one more. Shapes, dtypes, autocast and errors:
-    halfstep.functional.linear.
+    activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu", applied to the output in the
+    same pass where cuBLASLt can (relu, gelu_tanh), else in one more. Shapes, dtypes, autocast and
+    errors: halfstep.functional.linear.
     """
 
     activation = None
