@@ -30,7 +30,7 @@ C_FLAGS = [
 CUDA_FLAGS = ["-std=c++17", "-O3", "-DHS_WITH_CUDA", "-Xcompiler"]
 CUDA_FLAGS += ["-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics"]
 WHEEL_ARCHITECTURES = ["75", "80", "86", "89", "90", "100", "120"]
-# kernels/cpu is compiled once per instruction set; kernels/cpu/isa.c picks one when the process runs.
+# kernels/cpu is compiled once per instruction set; isa.c there picks one when the process runs.
 ISA_FLAGS = {
     "base": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
@@ -60,7 +60,7 @@ def output_of(*command):
 
 
 def toolkit_library_folder(nvcc):
-    """The folder of libcudart_static.a, asked of nvcc itself, so that a wrapper script is no obstacle."""
+    """The folder of libcudart_static.a, asked of nvcc itself: it may be a wrapper script."""
     dry = subprocess.run(
         [nvcc, "-dryrun", "-c", "-x", "cu", os.devnull], capture_output=True, text=True
     )
@@ -103,7 +103,7 @@ def architecture_flags(archs, with_ptx):
 
 
 class BuildExtension(build_ext):
-    """Compiles what is older than its source or than any header, on all cores, and links with the C compiler."""
+    """Compiles what is older than its source or any header, on all cores; links with the C compiler."""
 
     def build_extension(self, ext):
         import numpy
