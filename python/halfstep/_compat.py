@@ -23,6 +23,15 @@ def never():
     return False
 
 
+def increment_version(tensors):
+    """Tells autograd that C wrote to these tensors, as an in-place operation of torch does."""
+    try:
+        torch.autograd.graph.increment_version(tensors)
+    except TypeError:  # torch below 2.6 takes one tensor at a time
+        for t in tensors:
+            torch.autograd.graph.increment_version(t)
+
+
 is_grad_enabled = torch.is_grad_enabled if torch is not None else never
 is_compiling = torch.compiler.is_compiling if torch is not None else never
 functorch_active = torch._C._are_functorch_transforms_active if torch is not None else never
