@@ -204,21 +204,21 @@ class GradScaler(torch.amp.GradScaler):
     def _step_on_device(self, optimizer, state, args, kwargs):
         """The optimizer reads scale and found_inf on the device and skips by itself."""
         if "grad_scaler" in inspect.signature(optimizer.step).parameters:
-            return StepResult(False, optimizer.step(*args, **kwargs, grad_scaler=self))
+            value = optimizer.step(*args, **kwargs, grad_scaler=self)
+            return self._result(self._combine(state["found_inf_per_device"].values()), value)
         given = getattr(optimizer, "grad_scale", None)  # a scale of the user's own
         if state["stage"] is OptState.READY:
             self._check_inf_per_device(optimizer)
             given = self._scale if given is None else self._scale * given
         found_inf = self._combine(state["found_inf_per_device"].values())
-        if found_inf is None:  # no gradients, so nothing to skip
+        if found_inf is None:  # there are no gradients, so nothing to skip
             found_inf = torch.zeros_like(self._scale)
         optimizer.grad_scale, optimizer.found_inf = given, found_inf
         try:
             value = optimizer.step(*args, **kwargs)
         finally:
             del optimizer.grad_scale, optimizer.found_inf
-        self._count(found_inf)
-        return StepResult(found_inf, value)
+        return self._result(found_inf, value)
 
     def _step_after_wait(self, optimizer, state, args, kwargs):
         if state["stage"] is OptState.READY:
@@ -226,10 +226,8 @@ class GradScaler(torch.amp.GradScaler):
         found_inf = self._combine(state["found_inf_per_device"].values())
         if found_inf is None:
             raise AssertionError(f"GradScaler.step: {_name(optimizer)} has no gradients to check")
-        if found_inf.item():
-            self._count(found_inf)
-            return StepResult(True, None)
-        return StepResult(False, optimizer.step(*args, **kwargs))
+        value = None if found_inf.item() else optimizer.step(*args, **kwargs)
+        return self._result(found_inf, value)
 
     def _check_inf_per_device(self, optimizer):
         """Looks for inf and NaN only. Optimizers that unscale by themselves call it in torch's."""
@@ -247,10 +245,14 @@ class GradScaler(torch.amp.GradScaler):
             op.check(grads, None if scale is None else _on(device, scale), found[device])
         return found
 
-    def _count(self, found_inf):
+    def _result(self, found_inf, value):
+        """Counts the step when it was skipped. found_inf is None when nothing was checked."""
+        if found_inf is None:
+            return StepResult(False, value)
         if self._skipped_count is None:
             self._skipped_count = torch.zeros_like(found_inf)
         self._skipped_count += found_inf
+        return StepResult(found_inf, value)
 
     def _combine(self, found_infs):
         """One found_inf of 0 or 1 on the scale's device; None when there are none."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from halfstep._half import copies_for, mark_refreshed
+from halfstep._half import copies_for, keep_copies, mark_refreshed
 from halfstep._ops import adamw
 
 
@@ -18,6 +18,8 @@ class AdamW(torch.optim.AdamW):
     foreach, fused, capturable: accepted, and without effect; there is one implementation, it is
         fused, and it can be captured in a CUDA graph.
     amsgrad, differentiable: must be False.
+    weight_copies: keep the 16-bit copies of weights that halfstep's layers make under autocast, and
+        refresh them in the same pass. Edits through `p.data` go unnoticed then.
 
     Under a GradScaler (halfstep's or torch's) the gradients are unscaled in the same pass and
     written back unscaled, and a step with an inf or NaN gradient changes nothing.
@@ -27,6 +29,7 @@ class AdamW(torch.optim.AdamW):
     """
 
     _step_supports_amp_scaling = True  # a GradScaler then sets grad_scale and found_inf on self
+    _weight_copies = False
 
     def __init__(
         self,
@@ -42,8 +45,10 @@ class AdamW(torch.optim.AdamW):
         capturable=False,
         differentiable=False,
         fused=None,
+        weight_copies=False,
     ):
         _check_options({"amsgrad": amsgrad, "differentiable": differentiable})
+        self._weight_copies = bool(weight_copies)  # add_param_group, called next, reads it
         super().__init__(
             params,
             lr,
@@ -60,10 +65,13 @@ class AdamW(torch.optim.AdamW):
         _check_options(param_group)
         super().add_param_group(param_group)
         try:
-            _adopt_group(self.param_groups[-1])
+            self._adopt(self.param_groups[-1])
         except TypeError:
             self.param_groups.pop()
             raise
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_weight_copies": self._weight_copies}
 
     def __setstate__(self, state):
         """Takes a state of torch.optim.AdamW too: `step` may be on the CPU there, or a number."""
@@ -71,7 +79,7 @@ class AdamW(torch.optim.AdamW):
             _check_options(group)
         super().__setstate__(state)
         for group in self.param_groups:
-            _adopt_group(group)
+            self._adopt(group)
             for p in group["params"]:
                 if "step" in self.state.get(p, ()):
                     own = self.state[p]
@@ -96,6 +104,18 @@ class AdamW(torch.optim.AdamW):
             self._update(group, device, params)
         return loss
 
+    def _adopt(self, group):
+        """Checks the parameters, and sets the options by which torch casts a state it loads."""
+        for i, p in enumerate(group["params"]):
+            if p.dtype != torch.float32:
+                raise TypeError(
+                    f"adamw: parameter {i} is {p.dtype}, expected torch.float32; keep parameters "
+                    "in float32 and compute in 16 bits under torch.autocast"
+                )
+        group["fused"], group["foreach"] = True, None
+        if self._weight_copies:
+            keep_copies(group["params"])
+
     def _update(self, group, device, params):
         states = [self.state[p] or self._new_state(p) for p in params]
         halves = copies_for(params)
@@ -119,7 +139,7 @@ class AdamW(torch.optim.AdamW):
             group["maximize"],
         )
         if halves is not None:
-            mark_refreshed([p for p, h in zip(params, halves, strict=True) if h is not None])
+            mark_refreshed(params, halves)
 
     def _new_state(self, p):
         state = self.state[p]
@@ -135,17 +155,6 @@ def _check_options(group):
             raise ValueError(
                 f"adamw: {option} is {group[option]}, expected False; torch.optim.AdamW has it"
             )
-
-
-def _adopt_group(group):
-    """Checks the parameters, and sets the options by which torch casts a state that is loaded."""
-    for i, p in enumerate(group["params"]):
-        if p.dtype != torch.float32:
-            raise TypeError(
-                f"adamw: parameter {i} is {p.dtype}, expected torch.float32; keep parameters in "
-                "float32 and compute in 16 bits under torch.autocast"
-            )
-    group["fused"], group["foreach"] = True, None
 
 
 def _with_gradient(group):
