@@ -70,6 +70,22 @@ HS_INLINE hs_vf hs_max(hs_vf a, hs_vf b) {
     return hs_select(a > b, a, b);
 #endif
 }
+/* a < b ? a : b, so b where one of them is NaN. */
+HS_INLINE hs_vf hs_min(hs_vf a, hs_vf b) {
+#if defined __AVX512F__
+    return (hs_vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined __AVX2__
+    return (hs_vf)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined __x86_64__
+    return (hs_vf)_mm_min_ps((__m128)a, (__m128)b);
+#else
+    return hs_select(a < b, a, b);
+#endif
+}
+/* A NaN in v stays. */
+HS_INLINE hs_vf hs_clamp(hs_vf v, float low, float high) {
+    return hs_min(hs_splat(high), hs_max(hs_splat(low), v));
+}
 /* a b + c, rounded once where the instruction set can. */
 HS_INLINE hs_vf hs_fma(hs_vf a, hs_vf b, hs_vf c) {
 #if defined __AVX512F__
@@ -239,5 +255,13 @@ HS_INLINE char *hs_row(const hs_tensor *t, int64_t row, int64_t cols) {
         }                                                                                                              \
         for (; hs_i + HS_LANES <= hs_n; hs_i += HS_LANES) STEP(0, hs_i, HS_LANES);                                     \
         if (hs_i < hs_n) STEP(1, hs_i, hs_n - hs_i);                                                                   \
+    } while (0)
+/* The same one vector at a time, for loops that add nothing up: STEP(i, count). */
+#define HS_EACH(n, STEP)                                                                                               \
+    do {                                                                                                               \
+        const int64_t hs_n = (n);                                                                                      \
+        int64_t hs_i = 0;                                                                                              \
+        for (; hs_i + HS_LANES <= hs_n; hs_i += HS_LANES) STEP(hs_i, HS_LANES);                                        \
+        if (hs_i < hs_n) STEP(hs_i, hs_n - hs_i);                                                                      \
     } while (0)
 #endif

@@ -10,8 +10,7 @@ HS_INLINE hs_vf hs_exp(hs_vf x) {
     const float log2_high = 0.693145751953125f, log2_low = 1.428606820309417e-6f;
     const float round_to_integer = 12582912.0f; /* 1.5 * 2^23: after the addition the last bit is worth one */
     /* Past these limits the result is infinity or zero all the same, and n stays small. */
-    x = hs_select(x > 90.0f, hs_splat(90.0f), x);
-    x = hs_select(x < -106.0f, hs_splat(-106.0f), x);
+    x = hs_clamp(x, -106.0f, 90.0f);
     const hs_vf shifted = hs_fma(x, hs_splat(1.442695040888963f), hs_splat(round_to_integer));
     const hs_vf n = shifted - round_to_integer;
     const hs_vf r = hs_fma(n, hs_splat(-log2_low), hs_fma(n, hs_splat(-log2_high), x));
@@ -52,7 +51,7 @@ HS_INLINE hs_vf hs_square_residue(hs_vf x, hs_vf square) {
  * place in the left tail too; *gauss is exp(-x^2 / 2). */
 HS_INLINE hs_vf hs_normal_cdf(hs_vf x, hs_vf *gauss) {
     /* From 20 on both results are 0 or 1, and infinity must not meet the residue below. */
-    const hs_vf size = hs_select(hs_abs(x) > 20.0f, hs_splat(20.0f), hs_abs(x));
+    const hs_vf size = hs_min(hs_splat(20.0f), hs_abs(x));
     const hs_vf square = size * size, residue = hs_square_residue(size, square);
     const hs_vf e = hs_exp(square * -0.5f);
     *gauss = hs_fma(e * -0.5f, residue, e);
