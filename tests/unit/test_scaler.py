@@ -335,6 +335,31 @@ def test_a_scale_of_the_users_own_is_multiplied(device):
     assert not hasattr(optimizer, "found_inf")
 
 
+def test_writes_count_as_in_place_changes(device):
+    p = parameter(device)
+    optimizer, scaler = AdamW([p]), GradScaler(device)
+    backward(scaler, p)
+    scale, gradient = scaler._scale, p.grad
+    versions = scale._version, gradient._version
+    scaler.unscale_(optimizer)
+    assert gradient._version > versions[1]
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler._scale is scale
+    assert scale._version > versions[0]
+
+
+def test_a_step_that_raises_leaves_nothing_on_the_optimizer(device):
+    p = parameter(device)
+    optimizer, scaler = AdamW([p]), GradScaler(device)
+    backward(scaler, p)
+    optimizer.param_groups[0]["lr"] = -1.0
+    with pytest.raises(ValueError, match="adamw: lr is -1, expected"):
+        scaler.step(optimizer)
+    assert not hasattr(optimizer, "grad_scale")
+    assert not hasattr(optimizer, "found_inf")
+
+
 # ---- switched off, saved, set ----
 def test_disabled_is_the_optimizer_alone(device):
     p, q = parameter(device), parameter(device)

@@ -2,7 +2,7 @@
 
 from halfstep import _C
 from halfstep._compat import increment_version
-from halfstep._ops.layout import common_rows, is_plain
+from halfstep._ops.layout import common_rows
 
 
 def step(
@@ -66,10 +66,22 @@ def _to_rows(lists):
     """Puts rows of one order in place of what is not row-major; returns (tensor, copy) pairs."""
     copied = []
     for i, item in enumerate(zip(*lists, strict=True)):
-        if all(t is None or is_plain(t) for t in item):
+        if _are_plain(*item):
             continue
         rows, copies = common_rows(item)
         copied += copies
         for tensors, row in zip(lists, rows, strict=True):
             tensors[i] = row
     return copied
+
+
+def _are_plain(p, g, m, v, half=None):
+    """Spelled out: a model has hundreds of parameters, and each step asks for all of them."""
+    return (
+        p.is_contiguous()
+        and g.is_contiguous()
+        and m.is_contiguous()
+        and v.is_contiguous()
+        and not g.is_neg()
+        and (half is None or half.is_contiguous())
+    )

@@ -46,6 +46,11 @@ def is_plain(t):
     return t.is_contiguous() and not t.is_neg()
 
 
+def is_expanded(t):
+    """Several elements of t share one place in memory, so that none can be written alone."""
+    return any(stride == 0 for stride, _ in _strides(t))
+
+
 def _strides(t):
     """(stride, size) of the axes where the stride means something."""
     return [(stride, size) for stride, size in zip(t.stride(), t.shape, strict=True) if size != 1]

@@ -3,12 +3,14 @@
 import inspect
 import math
 import warnings
+from functools import lru_cache
 from numbers import Real
 
 import torch
 from torch.amp.grad_scaler import OptState
 
 from halfstep._ops import scaler as op
+from halfstep._ops.layout import is_expanded
 
 _INIT_SCALE = 2.0**16
 # Between these a float32 scale and 1 / scale are both normal numbers.
@@ -203,7 +205,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def _step_on_device(self, optimizer, state, args, kwargs):
         """The optimizer reads scale and found_inf on the device and skips by itself."""
-        if "grad_scaler" in inspect.signature(optimizer.step).parameters:
+        if _takes_scaler(type(optimizer)):
             value = optimizer.step(*args, **kwargs, grad_scaler=self)
             return self._result(self._combine(state["found_inf_per_device"].values()), value)
         given = getattr(optimizer, "grad_scale", None)  # a scale of the user's own
@@ -274,6 +276,12 @@ class GradScaler(torch.amp.GradScaler):
         scale.copy_(new_scale.reshape(())).clamp_(self._min_scale, self._max_scale)
 
 
+@lru_cache(maxsize=32)
+def _takes_scaler(optimizer_type):
+    """Whether step has the keyword by which apex's optimizers get the scaler itself."""
+    return "grad_scaler" in inspect.signature(optimizer_type.step).parameters
+
+
 def _gradients(optimizer):
     """The gradients of all parameters by device; of a sparse one, its values."""
     by_device = {}
@@ -286,8 +294,8 @@ def _gradients(optimizer):
                 if not g.is_coalesced():  # the sum of duplicates may overflow
                     p.grad = g = g.coalesce()
                 g = g._values()
-            elif 0 in g.stride():
-                p.grad = g = g.contiguous()  # an expanded gradient has no memory of its own
+            elif not g.is_contiguous() and is_expanded(g):
+                p.grad = g = g.contiguous()
             by_device.setdefault(g.device, []).append(g)
     return by_device
 

@@ -4,6 +4,7 @@ import torch
 
 from halfstep._half import copies_for, keep_copies, mark_refreshed
 from halfstep._ops import adamw
+from halfstep._ops.layout import is_expanded
 
 
 class AdamW(torch.optim.AdamW):
@@ -164,13 +165,13 @@ def _with_gradient(group):
         g = p.grad
         if g is None:
             continue
-        if g.layout != torch.strided:
+        if g.layout is not torch.strided:
             raise TypeError(
                 f"adamw: the gradient of parameter {i} is {g.layout}, expected torch.strided; "
                 "torch.optim.SparseAdam takes sparse gradients"
             )
-        if 0 in g.stride():
-            p.grad = g.contiguous()  # an expanded gradient has no memory of its own to write to
+        if not g.is_contiguous() and is_expanded(g):
+            p.grad = g.contiguous()
         by_device.setdefault(p.device, []).append(p)
     return by_device
 
