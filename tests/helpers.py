@@ -1,4 +1,4 @@
-"""What tests share: inputs of every dtype and kind, gradients, poisoned margins, child processes."""
+"""What tests share: inputs of every dtype and kind, gradients, poisoned margins, processes."""
 
 import os
 import subprocess
@@ -9,7 +9,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import torch
-
 from halfstep import _C
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -24,7 +24,7 @@ def layer_norm(h, w=None, b=None, eps=1e-5):
 
 
 def layer_norm_backward(dy, h, w=None, eps=1e-5, dh=0.0):
-    """dx, dw, db; dh is what arrives at h by another way. dw and db sum over all but the last axis."""
+    """dx, dw, db; dh is what arrives at h by another way. dw and db sum over the leading axes."""
     xhat, rstd = _normalised(h, eps)
     g = dy if w is None else dy * w
     dx = rstd * (g - _row_mean(g) - xhat * _row_mean(g * xhat)) + dh
