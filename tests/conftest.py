@@ -13,8 +13,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.getoption("--without-exchange-api"):
-        import halfstep._compat  # noqa: F401  (it registers torch; the next line has the last word)
         import torch
+
+        import halfstep._compat  # noqa: F401  (it registers torch; the next line has the last word)
         from halfstep import _C
 
         _C.torch_register(torch.Tensor, torch.nn.Parameter, None, None, None, None)

@@ -9,6 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import torch
+
 from halfstep import _C
 
 ROOT = Path(__file__).resolve().parent.parent

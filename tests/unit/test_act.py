@@ -6,13 +6,13 @@ about a variance and L1 to L3 about losses: an activation has neither.
 
 import itertools
 
-import halfstep as hs
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from halfstep import _C
 
+import halfstep as hs
+from halfstep import _C
 from tests import reference
 from tests.helpers import (
     ACTIVATIONS,

@@ -4,12 +4,12 @@ Cases of public trackers: N1, N3, N6 (backward draws the mask of forward) and T1
 in tests/gpu/test_streams.py. N4 does not apply: there is no weight; nor do T2, L1 to L3.
 """
 
-import halfstep as hs
 import numpy as np
 import pytest
 import torch
-from halfstep import _C
 
+import halfstep as hs
+from halfstep import _C
 from tests import reference
 from tests.helpers import (
     DTYPES,

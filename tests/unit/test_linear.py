@@ -6,12 +6,12 @@ about a variance and L1 to L3 about losses: a product has neither.
 
 import itertools
 
-import halfstep as hs
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+import halfstep as hs
 from tests import reference
 from tests.helpers import (
     ACTIVATIONS,

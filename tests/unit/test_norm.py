@@ -6,13 +6,13 @@ needs two GPUs and stands in tests/gpu/test_streams.py. L1 to L3 are about losse
 
 import itertools
 
-import halfstep as hs
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from halfstep import _C
 
+import halfstep as hs
+from halfstep import _C
 from tests import reference
 from tests.helpers import (
     DTYPES,

@@ -7,13 +7,13 @@ near 1e30.
 
 import itertools
 
-import halfstep as hs
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from halfstep import _C
 
+import halfstep as hs
+from halfstep import _C
 from tests import reference
 from tests.helpers import (
     DTYPES,
