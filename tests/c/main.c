@@ -12,7 +12,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
 #endif
 
-enum { MAX_TESTS = 512, MAX_BLOCKS = 4096, MARGIN = 256, POISON = 0xA5 };
+enum { MAX_TESTS = 512, MAX_BLOCKS = 1 << 16, MARGIN = 256, POISON = 0xA5 };
 
 static struct {
     const char *file, *name;
