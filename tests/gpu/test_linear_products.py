@@ -8,8 +8,8 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from halfstep import _C
 
+from halfstep import _C
 from tests import reference
 from tests.helpers import ACTIVATIONS, DTYPES, HALVES, Margins, gradient, normal, to64, torch_dtype
 from tests.tolerances import check, largest_error
