@@ -103,7 +103,7 @@ def architecture_flags(archs, with_ptx):
 
 
 class BuildExtension(build_ext):
-    """Compiles what is older than its source or any header, on all cores; links with the C compiler."""
+    """Compiles what is older than its source or any header, on all cores; links with CC."""
 
     def build_extension(self, ext):
         import numpy

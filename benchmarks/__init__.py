@@ -1,0 +1,1 @@
+"""Speed lives here; correctness lives in tests."""
