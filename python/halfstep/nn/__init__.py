@@ -2,6 +2,7 @@
 
 from halfstep.nn.linear import Linear
 from halfstep.nn.norm import LayerNorm
+from halfstep.nn.sequential import Sequential
 from halfstep.nn.xent import CrossEntropyLoss
 
-__all__ = ["CrossEntropyLoss", "LayerNorm", "Linear"]
+__all__ = ["CrossEntropyLoss", "LayerNorm", "Linear", "Sequential"]
