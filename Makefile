@@ -1,0 +1,69 @@
+# PYTHON=python3.12   the interpreter that the virtual environment is made with
+# VENV=.venv          where it is; `VENV=` uses PYTHON and the packages it has, and installs nothing
+# TORCH=torch==2.9.1  another torch than the one in requirements.lock
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= $(shell grep '^torch==' requirements.lock)
+
+ifeq ($(strip $(VENV)),)
+PY := $(PYTHON)
+READY :=
+else
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+endif
+export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+C_FILES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test c-test build lint format wheel gpu clean FORCE
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: build ## train on handwritten digits, in plain torch and with halfstep
+	$(PY) -m halfstep demo $(ARGS)
+
+test: build ## run the tests; those that need a GPU are skipped without one
+	$(PY) -m pytest $(ARGS)
+
+c-test: $(READY) ## run the C tests under the address and undefined-behaviour sanitizers
+	PYTHON=$(PY) sh tests/c/run.sh
+
+build: $(READY) ## compile halfstep._C into python/halfstep, with CUDA kernels where nvcc is found
+	$(PY) setup.py -q build_ext --inplace
+
+lint: $(READY) ## check style and formatting
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m clang_format --dry-run -Werror $(C_FILES)
+
+format: $(READY) ## format all sources
+	$(PY) -m ruff format .
+	$(PY) -m clang_format -i $(C_FILES)
+
+wheel: $(READY) ## build a wheel into dist and check that it keeps to the stable ABI
+	$(PY) -m build --wheel --no-isolation
+	$(PY) -m abi3audit --strict dist/halfstep-*.whl
+
+gpu: ## build for this machine's GPU, test, sanitize and measure; PYTHON has torch, nothing is installed
+	HALFSTEP_CUDA=1 $(PYTHON) setup.py -q build_ext --inplace
+	$(PYTHON) -m pytest tests/gpu
+	if command -v compute-sanitizer; then \
+		compute-sanitizer --error-exitcode 1 $(PYTHON) -m pytest tests/gpu -m "not slow"; fi
+	PYTHON=$(PYTHON) bash benchmarks/run_gpu.sh
+
+clean: ## remove what was built
+	rm -rf build dist python/*.egg-info
+	find python -name '*.so' -delete
+
+$(VENV)/.ready: requirements.lock pyproject.toml $(VENV)/.torch
+	$(PYTHON) -m venv $(VENV)
+	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
+	$(PY) -m pip install --quiet -r $(VENV)/requirements.txt $(TORCH)
+	HALFSTEP_CUDA=0 $(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
+	touch $@
+
+$(VENV)/.torch: FORCE
+	@mkdir -p $(VENV) && echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' > $@
