@@ -14,6 +14,7 @@ READY := $(VENV)/.ready
 endif
 export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
 
+CLANG_FORMAT = $(PY) -c 'import clang_format as c; c.clang_format()'
 C_FILES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := help
@@ -37,11 +38,11 @@ build: $(READY) ## compile halfstep._C into python/halfstep, with CUDA kernels w
 lint: $(READY) ## check style and formatting
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m clang_format --dry-run -Werror $(C_FILES)
+	$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
 
 format: $(READY) ## format all sources
 	$(PY) -m ruff format .
-	$(PY) -m clang_format -i $(C_FILES)
+	$(CLANG_FORMAT) -i $(C_FILES)
 
 wheel: $(READY) ## build a wheel into dist and check that it keeps to the stable ABI
 	$(PY) -m build --wheel --no-isolation

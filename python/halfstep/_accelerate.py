@@ -173,7 +173,7 @@ def _is_named(module):
         return type(module) is torch.nn.Sequential and _reason(module) != _NO_PAIR
     if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):
         return False
-    from_torch = type(module).__module__.startswith("torch.") and any(module._parameters.values())
+    from_torch = type(module).__module__.startswith("torch.") and module._parameters
     return from_torch or next(module.children(), None) is None
 
 

@@ -1,4 +1,4 @@
-"""The demo's data and model: handwritten digits, and a small vision transformer of plain modules."""
+"""The demo's data and model: handwritten digits, a small vision transformer of plain modules."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ SWAPS = {"Linear": 14, "LayerNorm": 7, "Sequential": 3, "CrossEntropyLoss": 1}
 
 
 def load_digits(device, test_share=0.2, seed=0):
-    """scikit-learn's 1,797 digits of 8 x 8 pixels: (train x, train y), (test x, test y) on device."""
+    """scikit-learn's 1,797 digits of 8 x 8 pixels: (train x, y), (test x, y) on device."""
     from sklearn.datasets import load_digits as load
 
     digits = load()
@@ -27,10 +27,10 @@ def load_digits(device, test_share=0.2, seed=0):
 
 
 def shift(x, generator):
-    """Moves a batch of images by -1, 0 or 1 pixels in each direction, each batch alike."""
-    down, right = torch.randint(-1, 2, (2,), generator=generator).tolist()
-    padded = F.pad(x, (1, 1, 1, 1))
-    return padded[:, 1 + down : 1 + down + SIDE, 1 + right : 1 + right + SIDE]
+    """Moves each image by -1, 0 or 1 pixels in each direction. generator is on the CPU."""
+    down, right = torch.randint(3, (2, len(x)), generator=generator).to(x.device)
+    windows = F.pad(x, (1, 1, 1, 1)).unfold(1, SIDE, 1).unfold(2, SIDE, 1)
+    return windows[torch.arange(len(x), device=x.device), down, right]
 
 
 class Block(nn.Module):
@@ -59,7 +59,7 @@ class VisionTransformer(nn.Module):
     def __init__(self):
         super().__init__()
         self.patches = nn.Linear(PATCH * PATCH, WIDTH)
-        self.positions = nn.Parameter(0.02 * torch.randn(TOKENS, WIDTH))
+        self.positions = nn.Parameter(0.2 * torch.randn(TOKENS, WIDTH))
         self.blocks = nn.ModuleList([Block() for _ in range(DEPTH)])
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, CLASSES)
