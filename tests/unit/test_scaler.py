@@ -330,6 +330,7 @@ def test_a_scale_of_the_users_own_is_multiplied(device):
     scaler.step(optimizer)
     q.grad = torch.full_like(q, 0.25)
     plain.step()
+    assert torch.equal(p.grad, q.grad)
     assert torch.equal(p, q)
     assert not hasattr(optimizer, "grad_scale")
     assert not hasattr(optimizer, "found_inf")
