@@ -38,6 +38,7 @@ hs_ctx test_ctx(int64_t workspace_bytes);
 /* A contiguous tensor full of 0xA5; test_vector has one axis. */
 hs_tensor test_matrix(int dtype, int64_t rows, int64_t cols);
 hs_tensor test_vector(int dtype, int64_t n);
+hs_tensor test_copy(const hs_tensor *t);
 double test_get(const hs_tensor *t, int64_t i);
 void test_put(const hs_tensor *t, int64_t i, double value);
 
@@ -66,4 +67,6 @@ extern const int test_float_dtypes[3];
 double test_largest(const double *values, int64_t n);
 /* Memory that lives as long as the test. */
 void *test_memory(int64_t bytes);
+/* Checks and frees it before the test ends, for tests of thousands of cases. */
+void test_release(void);
 #endif

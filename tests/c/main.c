@@ -62,7 +62,7 @@ void *test_memory(int64_t bytes) {
     return memory + MARGIN;
 }
 
-static void release_blocks(void) {
+void test_release(void) {
     for (int i = 0; i < block_count; i++) {
         unsigned char *memory = blocks[i].memory;
         const int64_t bytes = blocks[i].bytes;
@@ -93,6 +93,14 @@ hs_tensor test_vector(int dtype, int64_t n) {
     hs_tensor t = {.shape = {n}, .stride = {1}, .ndim = 1, .dtype = dtype};
     t.data = test_memory(n * hs_dtype_size(dtype));
     return t;
+}
+
+hs_tensor test_copy(const hs_tensor *t) {
+    const int64_t bytes = hs_numel(t) * hs_dtype_size(t->dtype);
+    hs_tensor copy = *t;
+    copy.data = test_memory(bytes);
+    memcpy(copy.data, t->data, (size_t)bytes);
+    return copy;
 }
 
 double test_get(const hs_tensor *t, int64_t i) {
@@ -175,7 +183,7 @@ int main(int argc, char **argv) {
         failures = 0;
         test_seed(1);
         tests[i].function();
-        release_blocks();
+        test_release();
         if (failures) printf("FAILED %s: %s, %d checks\n", tests[i].file, tests[i].name, failures);
         failures ? failed++ : passed++;
     }

@@ -244,7 +244,8 @@ TEST(adamw_refused_tensors) {
     BAD(bad.half[4] = test_vector(HS_F32, 4), HS_BAD_TYPE, "adamw: half[4] is float32, expected float16 or bfloat16");
     BAD(bad.step[2] = test_vector(HS_F32, 2), HS_BAD_VALUE, "adamw: step[2] has 2 elements, expected 1");
     BAD(bad.p[1].dtype = HS_F16, HS_BAD_TYPE, "adamw: param[1] is float16, expected float32");
-    BAD(bad.g[1] = test_vector(HS_I64, 4), HS_BAD_TYPE, "adamw: grad[1] is int64, expected float32, float16 or bfloat16");
+    BAD(bad.g[1] = test_vector(HS_I64, 4), HS_BAD_TYPE,
+        "adamw: grad[1] is int64, expected float32, float16 or bfloat16");
     BAD(bad.v[2].stride[0] = 2, HS_BAD_VALUE, "adamw: exp_avg_sq[2] is not contiguous");
     BAD(bad.v[2].device.kind = HS_CUDA, HS_BAD_VALUE,
         "adamw: exp_avg_sq[2] is on cuda:0, the other tensors are on cpu");
