@@ -4,23 +4,39 @@
 
 static const char op[] = "layer_norm";
 
+/* A row is one or more of the last axes, whole. */
 static hs_status check_cols(const hs_tensor *x, int64_t cols, const char *name) {
-    if (cols < 0 || (cols > 0 && hs_numel(x) % cols))
-        return hs_fail(HS_BAD_VALUE, "%s: %s has %lld elements, not a multiple of the %lld columns", op, name,
-                       (long long)hs_numel(x), (long long)cols);
-    return HS_OK;
+    int64_t product = 1;
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        product *= x->shape[i];
+        if (product == cols) return HS_OK;
+    }
+    return hs_fail(HS_BAD_VALUE, "%s: the last axes of %s do not make rows of %lld elements; its last axis has %lld", op,
+                   name, (long long)cols, (long long)(x->ndim ? x->shape[x->ndim - 1] : 0));
+}
+
+/* A weight has the axes of a row, so that (2, 3) never stands for (3, 2). */
+static hs_status check_weight(const hs_ctx *ctx, const char *name, const hs_tensor *w, const hs_tensor *x,
+                              int64_t cols) {
+    if (!hs_present(w)) return HS_OK;
+    HS_TRY(hs_check_tensor(op, name, w, ctx));
+    if (w->ndim != 1 || w->shape[0] != cols) {
+        HS_TRY(hs_check_numel(op, name, w, cols, "the size of a row of x"));
+        for (int i = 1; i <= w->ndim; i++)
+            if (i > x->ndim || w->shape[w->ndim - i] != x->shape[x->ndim - i])
+                return hs_fail(HS_BAD_VALUE, "%s: %s has %lld in an axis where x has %lld", op, name,
+                               (long long)w->shape[w->ndim - i],
+                               (long long)(i > x->ndim ? 1 : x->shape[x->ndim - i]));
+    }
+    return hs_check_dtype_or_f32(op, name, w, x->dtype, "x");
 }
 
 static hs_status check_forward(const hs_ctx *ctx, const hs_norm_forward_args *a) {
     HS_TRY(hs_check_float(op, "x", &a->x));
     HS_TRY(hs_check_tensor(op, "x", &a->x, ctx));
     HS_TRY(check_cols(&a->x, a->cols, "x"));
-    HS_TRY(hs_check_tensor(op, "weight", &a->w, ctx));
-    HS_TRY(hs_check_numel(op, "weight", &a->w, a->cols, "the size of a row of x"));
-    HS_TRY(hs_check_dtype_or_f32(op, "weight", &a->w, a->x.dtype, "x"));
-    HS_TRY(hs_check_tensor(op, "bias", &a->b, ctx));
-    HS_TRY(hs_check_numel(op, "bias", &a->b, a->cols, "the size of a row of x"));
-    HS_TRY(hs_check_dtype_or_f32(op, "bias", &a->b, a->x.dtype, "x"));
+    HS_TRY(check_weight(ctx, "weight", &a->w, &a->x, a->cols));
+    HS_TRY(check_weight(ctx, "bias", &a->b, &a->x, a->cols));
     if (hs_present(&a->w)) HS_TRY(hs_check_same_dtype(op, "bias", &a->b, "weight", &a->w));
     HS_TRY(hs_check_tensor(op, "residual", &a->residual, ctx));
     HS_TRY(hs_check_same_shape(op, "residual", &a->residual, "x", &a->x));

@@ -2,7 +2,15 @@
 
 from math import prod
 
-from halfstep._compat import Function, Tensor, dense, is_compiling, is_grad_enabled, same_kind
+from halfstep._compat import (
+    Function,
+    Tensor,
+    dense,
+    functorch_active,
+    is_compiling,
+    is_grad_enabled,
+    same_kind,
+)
 from halfstep._ops import norm
 from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_second_derivative
 
@@ -24,47 +32,46 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, *, res
     Raises ValueError (shape, device, eps), TypeError (dtype, a tensor without plain memory) and
     RuntimeError (second derivative, torch.func).
     """
-    cols = _row_size(input, normalized_shape, weight, bias)
+    cols = _row_size(input, normalized_shape, weight)
     if not isinstance(input, Tensor):
         y, h = norm.forward(dense(input), dense(residual), weight, bias, cols, eps)
         y, h = same_kind(input, y, h)
         return y if residual is None else (y, h)
-    x = dense(input)
+    x = input if input.is_contiguous() and not input.is_neg() else dense(input)
     if residual is not None:
         return _with_residual(x, dense(residual), weight, bias, cols, eps)
     if is_compiling():
         return _LayerNorm.apply(x, weight, bias, cols, eps)
-    refuse_functorch("layer_norm")
+    if functorch_active():
+        refuse_functorch("layer_norm")
     if is_grad_enabled() and (
         x.requires_grad
         or (weight is not None and weight.requires_grad)
         or (bias is not None and bias.requires_grad)
     ):
         return _apply(x, weight, bias, cols, eps)
-    return norm.forward(x, None, weight, bias, cols, eps)[0]
+    return norm.plain_forward(x, weight, bias, cols, eps)
 
 
 def layer_norm_backward(grad, input, normalized_shape, weight=None, bias=None, eps=1e-5):
     """(dinput, dweight, dbias) of layer_norm for arrays; None for an absent weight or bias."""
-    cols = _row_size(input, normalized_shape, weight, bias)
+    cols = _row_size(input, normalized_shape, weight)
     wanted = (True, False, weight is not None, bias is not None)
     dx, _, dw, db = norm.backward(dense(grad), dense(input), weight, bias, None, cols, eps, *wanted)
     return same_kind(input, dx, dw, db)
 
 
-def _row_size(x, normalized_shape, weight, bias):
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if len(shape) == 1 and x.shape[-1:] == shape:
-        return shape[0]
+def _row_size(x, normalized_shape, weight):
+    """The elements of a row. C compares a weight's shape with x's, so most calls skip that here."""
+    if type(normalized_shape) is int:
+        normalized_shape = (normalized_shape,)
+    if weight is not None and len(normalized_shape) == 1:
+        return normalized_shape[0]
+    shape = tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(
             f"layer_norm: normalized_shape is {shape}, input has shape {tuple(x.shape)}"
         )
-    for name, p in (("weight", weight), ("bias", bias)):
-        if p is not None and tuple(p.shape) != shape:
-            raise ValueError(
-                f"layer_norm: {name} has shape {tuple(p.shape)}, normalized_shape is {shape}"
-            )
     return prod(shape)
 
 
@@ -82,21 +89,23 @@ def _with_residual(x, residual, weight, bias, cols, eps):
 class _LayerNorm(Function):
     @staticmethod
     def forward(ctx, x, w, b, cols, eps):
-        ctx.save_for_backward(x, w, b)
-        ctx.cols, ctx.eps = cols, eps
+        ctx.save_for_backward(x, b if w is None else w)
+        ctx.cols, ctx.eps, ctx.has_weight = cols, eps, w is not None
         if is_compiling():
             return norm.traced_forward(x, None, w, b, cols, eps)[0]
-        return norm.forward(x, None, w, b, cols, eps)[0]
+        return norm.plain_forward(x, w, b, cols, eps)
 
     @staticmethod
     def backward(ctx, dy):
-        refuse_second_derivative("layer_norm")
-        x, w, b = ctx.saved_tensors
+        if is_grad_enabled():
+            refuse_second_derivative("layer_norm")
+        x, like = ctx.saved_tensors
         need_x, need_w, need_b, _, _ = ctx.needs_input_grad
+        w = like if ctx.has_weight else None
+        if not dy.is_contiguous() or dy.is_neg():
+            dy = dense(dy)
         run = norm.traced_backward if is_compiling() else norm.backward
-        dx, _, dw, db = run(
-            dense(dy), x, w, b, None, ctx.cols, ctx.eps, need_x, False, need_w, need_b
-        )
+        dx, _, dw, db = run(dy, x, w, like, None, ctx.cols, ctx.eps, need_x, False, need_w, need_b)
         return dx if need_x else None, dw if need_w else None, db if need_b else None, None, None
 
 
