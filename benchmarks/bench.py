@@ -57,36 +57,46 @@ class Captured:
             for call in calls:
                 call()
 
-    def replay_ms(self):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+    def once(self):
         self.graph.replay()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / self.count
 
 
-def device_times(variants, repeats=40):
-    """{name: (p50, p20, p80, peak MiB)}; variants: {name: list of calls, one per input set}.
+class Called:
+    """One variant that cannot be captured, because it waits for the device: called as it is."""
 
-    A variant that cannot be built or captured is reported as an exception in place of its numbers.
-    """
-    captured, results = {}, {}
-    for name, calls in variants.items():
-        try:
-            captured[name] = Captured(calls)
-        except Exception as error:
-            torch.cuda.synchronize()
-            results[name] = error
-    samples = {name: [] for name in captured}
+    peak_mib = float("nan")
+
+    def __init__(self, calls):
+        self.count, self.calls = len(calls), calls
+        self.once()
+
+    def once(self):
+        for call in self.calls:
+            call()
+
+
+def timed_ms(variant):
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    variant.once()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / variant.count
+
+
+def device_times(variants, repeats=40, uncapturable=()):
+    """{name: (p50, p20, p80, peak MiB)}; variants: {name: list of calls, one per input set}."""
+    ready = {
+        name: (Called if name in uncapturable else Captured)(calls)
+        for name, calls in variants.items()
+    }
+    samples = {name: [] for name in ready}
     for repeat in range(repeats + 3):
-        for name, graph in captured.items():
-            ms = graph.replay_ms()
+        for name, variant in ready.items():
+            ms = timed_ms(variant)
             if repeat >= 3:
                 samples[name].append(ms)
-    for name, times in samples.items():
-        results[name] = (*percentiles(times), captured[name].peak_mib)
-    return results
+    return {name: (*percentiles(times), ready[name].peak_mib) for name, times in samples.items()}
 
 
 def host_times(variants, calls, repeats=60):
@@ -114,7 +124,7 @@ def copy_bandwidth():
     """Bytes read plus bytes written per second of a large device copy."""
     a = torch.empty(2**31, dtype=torch.uint8, device="cuda").random_()
     b = torch.empty_like(a)
-    ms = device_times({"copy": [lambda: b.copy_(a)] * 2})["copy"][0]
+    ms = device_times({"copy": [lambda: b.copy_(a)] * 4}, uncapturable=["copy"])["copy"][0]
     return 2 * a.numel() / ms * 1e3
 
 
@@ -182,20 +192,21 @@ class Table:
         )
         print("  ".join(str(row[key]) for key in shown.split() if row[key] != ""), flush=True)
 
-    def compare(self, op, direction, dtype, shape, variants, bytes_moved=0, operations=0):
+    def compare(
+        self, op, direction, dtype, shape, variants, bytes_moved=0, operations=0, uncapturable=()
+    ):
         """Times the variants in one run and adds a row for each."""
-        for name, found in device_times(variants).items():
-            row = {"op": op, "pass": direction, "dtype": dtype, "shape": shape}
-            if isinstance(found, Exception):
-                self.add(**row, implementation=name, note=f"failed: {type(found).__name__}")
-                continue
+        for name, found in device_times(variants, uncapturable=uncapturable).items():
             p50, p20, p80, peak = found
+            row = {"op": op, "pass": direction, "dtype": dtype, "shape": shape}
             row |= {"ms_p50": p50, "ms_p20": p20, "ms_p80": p80, "peak_mib": peak}
             if bytes_moved:
                 rate = bytes_moved / p50 * 1e3
                 row |= {"gb_per_s": rate / 1e9, "share_of_copy": rate / self.copy}
             if operations:
                 row["tflops"] = operations / p50 / 1e9
+            if name in uncapturable:
+                row["note"] = "called, not replayed: it waits for the device"
             self.add(**row, implementation=name)
 
 

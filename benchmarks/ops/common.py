@@ -6,7 +6,8 @@ import torch
 
 
 def compiled(function):
-    """torch.compile with a cache of its own, so that shapes of one benchmark stay static."""
+    """torch.compile that has seen nothing before, so that no shape counts as dynamic."""
+    torch._dynamo.reset()
     return torch.compile(function, dynamic=False)
 
 
@@ -23,7 +24,16 @@ def dtype_name(dtype):
 
 
 def both_directions(
-    table, op, dtype, shape, variants, sets, forward_bytes, backward_bytes, operations=0
+    table,
+    op,
+    dtype,
+    shape,
+    variants,
+    sets,
+    forward_bytes,
+    backward_bytes,
+    operations=0,
+    uncapturable=(),
 ):
     """Rows for forward, and for forward + backward, of every variant on rotated input sets.
 
@@ -45,10 +55,11 @@ def both_directions(
         for name, f in variants.items()
     }
     name = dtype_name(dtype)
-    table.compare(op, "forward", name, shape, runs, forward_bytes, operations)
+    table.compare(op, "forward", name, shape, runs, forward_bytes, operations, uncapturable)
     runs = {
         name: [lambda f=f, i=inputs, g=grads: step(f, i, g) for inputs, grads in sets]
         for name, f in variants.items()
     }
     total = forward_bytes + backward_bytes
-    table.compare(op, "forward+backward", name, shape, runs, total, 3 * operations)
+    direction = "forward+backward"
+    table.compare(op, direction, name, shape, runs, total, 3 * operations, uncapturable)
