@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import halfstep.functional  # torch is known to _C from here on
+import halfstep.functional  # noqa: F401 - it makes torch known to _C
 from halfstep import _C
 from tests import reference
 from tests.helpers import ACTIVATIONS, DTYPES, HALVES, Margins, gradient, normal, to64, torch_dtype
