@@ -1,0 +1,5 @@
+"""AdamW on a GPU."""
+
+from tests.gpu import on_gpu
+
+globals().update(on_gpu("tests.unit.test_adamw"))
