@@ -1,6 +1,7 @@
 """Options and fixtures for every tier."""
 
 import pytest
+import torch
 
 
 def pytest_addoption(parser):
@@ -12,9 +13,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    torch.set_num_threads(1)  # the tensors are small, and idle threads of torch's would spin
     if config.getoption("--without-exchange-api"):
-        import torch
-
         import halfstep._compat  # noqa: F401  (it registers torch; the next line has the last word)
         from halfstep import _C
 
