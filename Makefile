@@ -24,13 +24,13 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## train on handwritten digits, in plain torch and with halfstep
-	$(PY) -m halfstep demo $(ARGS)
+	$(PY) -m halfstep.cli demo $(ARGS)
 
 test: build ## run the tests; those that need a GPU are skipped without one
 	$(PY) -m pytest $(ARGS)
 
-c-test: $(READY) ## run the C tests under the address and undefined-behaviour sanitizers
-	PYTHON=$(PY) sh tests/c/run.sh
+c-test: ## run the C tests under the address and undefined-behaviour sanitizers
+	$(MAKE) -C tests/c
 
 build: $(READY) ## compile halfstep._C into python/halfstep, with CUDA kernels where nvcc is found
 	$(PY) setup.py -q build_ext --inplace
@@ -49,10 +49,6 @@ wheel: $(READY) ## build a wheel into dist and check that it keeps to the stable
 	$(PY) -m abi3audit --strict dist/halfstep-*.whl
 
 gpu: ## build for this machine's GPU, test, sanitize and measure; PYTHON has torch, nothing is installed
-	HALFSTEP_CUDA=1 $(PYTHON) setup.py -q build_ext --inplace
-	$(PYTHON) -m pytest tests/gpu
-	if command -v compute-sanitizer; then \
-		compute-sanitizer --error-exitcode 1 $(PYTHON) -m pytest tests/gpu -m "not slow"; fi
 	PYTHON=$(PYTHON) bash benchmarks/run_gpu.sh
 
 clean: ## remove what was built

@@ -5,6 +5,8 @@ from torch import nn
 from torch.nn import functional as F
 
 SIDE, PATCH, CLASSES = 8, 2, 10
+MEAN, DEVIATION = 4.884, 6.017  # of all pixels, which are 0 to 16
+BLANK = -MEAN / DEVIATION
 TOKENS = (SIDE // PATCH) ** 2
 DEPTH, WIDTH, HEADS, HIDDEN = 3, 64, 4, 128
 
@@ -18,7 +20,7 @@ def load_digits(device, test_share=0.2, seed=0):
     from sklearn.datasets import load_digits as load
 
     digits = load()
-    x = torch.tensor(digits.images, dtype=torch.float32) / 16.0
+    x = (torch.tensor(digits.images, dtype=torch.float32) - MEAN) / DEVIATION
     y = torch.tensor(digits.target, dtype=torch.int64)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     x, y = x[order].to(device), y[order].to(device)
@@ -29,7 +31,7 @@ def load_digits(device, test_share=0.2, seed=0):
 def shift(x, generator):
     """Moves each image by -1, 0 or 1 pixels in each direction. generator is on the CPU."""
     down, right = torch.randint(3, (2, len(x)), generator=generator).to(x.device)
-    windows = F.pad(x, (1, 1, 1, 1)).unfold(1, SIDE, 1).unfold(2, SIDE, 1)
+    windows = F.pad(x, (1, 1, 1, 1), value=BLANK).unfold(1, SIDE, 1).unfold(2, SIDE, 1)
     return windows[torch.arange(len(x), device=x.device), down, right]
 
 

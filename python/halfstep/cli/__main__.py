@@ -1,4 +1,4 @@
-"""`python -m halfstep` is the `halfstep` command."""
+"""`python -m halfstep.cli` is the `halfstep` command."""
 
 import sys
 
