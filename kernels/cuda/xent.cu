@@ -104,6 +104,12 @@ __global__ void __launch_bounds__(WARP ? small_block : max_block, WARP ? 4 : 2)
     const P *p = is_index<P> ? nullptr : a.target + row * a.classes;
     const parts r = parts_of(x, a.classes);
 
+    if constexpr (is_index<P>) {
+        if (a.target[row] == a.ignore_index) { /* the row is not read */
+            if (thread == 0) lse[row] = row_loss[row] = 0.f;
+            return;
+        }
+    }
     row_state s = {-INFINITY, 0.f, 0.f, 0.f};
     add_packs<1, 1>(a, x, p, 0, r.body, thread, threads, s);
     add_packs<N, loads<P, WARP>>(a, x, p, r.body, r.packs, thread, threads, s);
@@ -117,13 +123,9 @@ __global__ void __launch_bounds__(WARP ? small_block : max_block, WARP ? 4 : 2)
     const float origin = origin_of(s.max), log_sum = logf(s.sum);
     const float smooth = s.mass * log_sum - s.dot; /* sum_c k_c (-logp_c) */
     float row_lse = origin + log_sum, loss = smooth;
-    bool counted = true;
     if constexpr (is_index<P>) {
         const int64_t t = a.target[row];
-        counted = t != a.ignore_index;
-        if (!counted) {
-            loss = 0.f;
-        } else if (t < 0 || t >= a.classes) {
+        if (t < 0 || t >= a.classes) {
             loss = row_lse = NAN;
         } else {
             const float w = a.weight ? a.weight[t] : 1.f;
@@ -131,7 +133,7 @@ __global__ void __launch_bounds__(WARP ? small_block : max_block, WARP ? 4 : 2)
             if (a.spread != 0.f) loss += a.spread * smooth;
         }
     }
-    if (counted && z_loss != 0.f) loss += z_loss * row_lse * row_lse;
+    if (z_loss != 0.f) loss += z_loss * row_lse * row_lse;
     lse[row] = row_lse;
     row_loss[row] = loss;
 }
