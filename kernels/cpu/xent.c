@@ -262,8 +262,9 @@ HS_INLINE void backward_row(int dtype, bool dense, const backward *b, int64_t ro
 #undef WRITE
     if (!t->index) return;
     const int64_t c = t->index[row];
-    const float wanted = (float)(dce * class_weight(t, c) * (t->one_hot + (double)t->spread));
-    hs_store(dtype, dx, c, g * hs_exp(hs_splat(logit(t->logits, x, c) - lse)) - wanted, 1);
+    const double wanted = dce * class_weight(t, c) * (t->one_hot + (double)t->spread);
+    const double softmax = hs_exp(hs_splat(logit(t->logits, x, c) - lse))[0];
+    hs_store(dtype, dx, c, hs_splat((float)(gathered * softmax - wanted)), 1);
 }
 
 HS_INLINE void backward_rows(int dtype, bool dense, const backward *b, int64_t begin, int64_t end) {

@@ -55,7 +55,7 @@ def empty(shape, dtype, like):
 def dense(x):
     """x where it is row-major and holds the values that it shows, else a copy that does."""
     if isinstance(x, Tensor):
-        if x.is_contiguous() and not x.is_neg():
+        if not is_compiling() and x.is_contiguous() and not x.is_neg():  # Dynamo has no is_neg
             return x
         return x.resolve_neg().contiguous()
     if isinstance(x, ndarray):

@@ -26,6 +26,7 @@ INCLUDES = {
 # What of the C library anybody may use; the operating system is os.c's alone.
 C_LIBRARY = {
     "float.h",
+    "inttypes.h",
     "limits.h",
     "math.h",
     "stdarg.h",

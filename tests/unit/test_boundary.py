@@ -38,6 +38,12 @@ class Subclass(torch.Tensor):
     pass
 
 
+def quantised():
+    if not hasattr(torch, "quantize_per_tensor"):
+        pytest.skip("this torch has no quantised tensors")
+    return torch.quantize_per_tensor(square(), 0.1, 0, torch.qint8)
+
+
 def fake():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -66,7 +72,7 @@ REFUSED = {
     "fake": fake,
     "meta": lambda: torch.empty(4, 4, device="meta"),
     "sparse": lambda: square().to_sparse(),
-    "quantised": lambda: torch.quantize_per_tensor(square(), 0.1, 0, torch.qint8),
+    "quantised": quantised,
     "functional": lambda: torch._to_functional_tensor(square()),
     "freed storage": freed,
     "subclass": lambda: square().as_subclass(Subclass),
@@ -255,7 +261,7 @@ def test_arrays_in_odd_layouts():
     for view in (base[::-1][::-1], np.asfortranarray(base), fields):
         assert np.array_equal(hsf.gelu(view), expected)
     assert np.array_equal(hsf.gelu(base[:, ::-1]), expected[:, ::-1])
-    assert hsf.gelu(np.float32(1.0) * np.ones(())[...].astype(np.float32)).shape == ()
+    assert hsf.gelu(np.ones((), np.float32)).shape == ()
 
 
 @pytest.mark.parametrize("axes", [0, 1, 8, 9])

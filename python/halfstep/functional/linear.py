@@ -36,7 +36,9 @@ def linear(input, weight, bias=None, activation=None):
         y, _ = _linear.forward(x, dense(weight), bias, kind, False)
         return same_kind(input, y)[0]
     x, w, b = _cast(input, weight, bias)
-    if is_compiling():
+    if is_compiling():  # Dynamo refuses one tensor in two places
+        w = None if weight.dtype is x.dtype else w
+        b = None if bias is None or bias.dtype is x.dtype else b
         return _Linear.apply(x, weight, bias, w, b, kind)
     refuse_functorch("linear")
     if is_grad_enabled() and (
@@ -77,10 +79,11 @@ def _cast(x, weight, bias):
 
 
 class _Linear(Function):
-    """w and b are weight and bias in x's dtype; the gradients go to weight and bias."""
+    """w and b are weight and bias in x's dtype (None: these are); gradients go to the latter."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, w, b, kind):
+        w, b = dense(weight) if w is None else w, bias if b is None else b
         want_z = _linear.keeps_z(kind)
         run = _linear.traced_forward if is_compiling() else _linear.forward
         y, z = run(x, w, b, kind, want_z)
