@@ -6,7 +6,7 @@
 
 #include "rows.cuh"
 
-static const char op[] = "act";
+static const char op[] = "bias_act";
 
 constexpr int threads = 256, blocks_per_multiprocessor = 8, packs_ahead = 2, rows_ahead = 4;
 
@@ -27,7 +27,7 @@ constexpr float tanh_scale = 1.5957691216057308f, tanh_cube = 0.044715f; /* 2 sq
 template <typename T, int KIND> __device__ __forceinline__ float act_forward(float z) {
     switch (KIND) {
     case HS_ACT_RELU:
-        return z < 0.f ? 0.f : z; /* a NaN stays one */
+        return z <= 0.f ? 0.f : z; /* a NaN stays one */
     case HS_ACT_GELU:
         return 0.5f * z * (1.f + erff(z * sqrt_half));
     case HS_ACT_GELU_TANH:

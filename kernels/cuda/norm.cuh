@@ -11,7 +11,7 @@ struct shape {
 };
 constexpr shape shapes[] = {{32, 1}, {32, 2}, {32, 3}, {32, 4}, {256, 1}, {256, 2}, {512, 2}, {512, 4}};
 constexpr int shape_count = sizeof(shapes) / sizeof(shapes[0]);
-constexpr int loop_threads = 512, loop_packs = 4;
+constexpr int loop_threads = 512, loop_packs = 2;
 
 __host__ __device__ constexpr int threads_of(shape s) {
     return s.group > 256 ? s.group : 256;
