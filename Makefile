@@ -56,6 +56,7 @@ clean: ## remove what was built
 	find python -name '*.so' -delete
 
 $(VENV)/.ready: requirements.lock pyproject.toml $(VENV)/.torch
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or later is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
 	$(PY) -m pip install --quiet -r $(VENV)/requirements.txt $(TORCH)

@@ -10,7 +10,7 @@ NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"
 
 def add_arguments(parser):
     parser.add_argument("--seeds", type=_positive, default=1, metavar="N", help="runs of each kind")
-    parser.add_argument("--epochs", type=_positive, default=30, metavar="N")
+    parser.add_argument("--epochs", type=_positive, default=24, metavar="N")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--output", type=Path, default=Path("halfstep-demo.png"), metavar="PNG")
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")

@@ -6,7 +6,6 @@ from torch.nn import functional as F
 
 SIDE, PATCH, CLASSES = 8, 2, 10
 MEAN, DEVIATION = 4.884, 6.017  # of all pixels, which are 0 to 16
-BLANK = -MEAN / DEVIATION
 TOKENS = (SIDE // PATCH) ** 2
 DEPTH, WIDTH, HEADS, HIDDEN = 3, 64, 4, 128
 
@@ -26,13 +25,6 @@ def load_digits(device, test_share=0.2, seed=0):
     x, y = x[order].to(device), y[order].to(device)
     count = round(len(x) * test_share)
     return (x[count:], y[count:]), (x[:count], y[:count])
-
-
-def shift(x, generator):
-    """Moves each image by -1, 0 or 1 pixels in each direction. generator is on the CPU."""
-    down, right = torch.randint(3, (2, len(x)), generator=generator).to(x.device)
-    windows = F.pad(x, (1, 1, 1, 1), value=BLANK).unfold(1, SIDE, 1).unfold(2, SIDE, 1)
-    return windows[torch.arange(len(x), device=x.device), down, right]
 
 
 class Block(nn.Module):
