@@ -37,6 +37,10 @@ is_compiling = torch.compiler.is_compiling if torch is not None else never
 functorch_active = torch._C._are_functorch_transforms_active if torch is not None else never
 
 
+# empty_like of a torch tensor, without asking what x is.
+tensor_like = torch.empty_like if torch is not None else None
+
+
 def empty_like(x):
     """An uninitialised array of x's shape and dtype: torch's, CuPy's, else NumPy's."""
     make = _empty_like.get(type(x))

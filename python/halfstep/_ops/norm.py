@@ -1,7 +1,7 @@
 """LayerNorm: the contract is kernels/ops/norm.h."""
 
 from halfstep import _C
-from halfstep._compat import empty_like
+from halfstep._compat import empty_like, tensor_like
 from halfstep._ops.library import register
 
 
@@ -18,9 +18,9 @@ def forward(x, residual, w, b, cols, eps):
     return y, total
 
 
-def plain_forward(x, w, b, cols, eps):
-    """forward without a residual: y."""
-    y = empty_like(x)
+def tensor_forward(x, w, b, cols, eps):
+    """forward of torch tensors without a residual: y."""
+    y = tensor_like(x)
     _C.norm_forward(x, None, w, b, y, None, cols, eps)
     return y
 
@@ -42,6 +42,15 @@ def backward(dy, h, w, b, dsum, cols, eps, want_dx, want_dresidual, want_dw, wan
     )
     _C.norm_backward(dy, h, w, dsum, dx, dresidual, dw, db, cols, eps)
     return outputs
+
+
+def tensor_backward(dy, x, w, like, cols, eps, want_dx, want_dw, want_db):
+    """backward of torch tensors without a residual: dx, dw, db. like: w, or b without a w."""
+    dx = tensor_like(dy) if want_dx else None
+    dw = tensor_like(like) if want_dw else None
+    db = tensor_like(like) if want_db else None
+    _C.norm_backward(dy, x, w, None, dx, None, dw, db, cols, eps)
+    return dx, dw, db
 
 
 traced_forward = register(

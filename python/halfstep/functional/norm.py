@@ -32,42 +32,44 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, *, res
     Raises ValueError (shape, device, eps), TypeError (dtype, a tensor without plain memory) and
     RuntimeError (second derivative, torch.func).
     """
-    cols = _row_size(input, normalized_shape, weight)
+    if weight is not None and type(normalized_shape) is tuple and len(normalized_shape) == 1:
+        cols = normalized_shape[0]  # C compares it with the shapes of input and weight
+    else:
+        cols = _row_size(input, normalized_shape)
     if not isinstance(input, Tensor):
         y, h = norm.forward(dense(input), dense(residual), weight, bias, cols, eps)
         y, h = same_kind(input, y, h)
         return y if residual is None else (y, h)
-    x = input if input.is_contiguous() and not input.is_neg() else dense(input)
     if residual is not None:
-        return _with_residual(x, dense(residual), weight, bias, cols, eps)
+        return _with_residual(dense(input), dense(residual), weight, bias, cols, eps)
     if is_compiling():
-        return _LayerNorm.apply(x, weight, bias, cols, eps)
-    if functorch_active():
-        refuse_functorch("layer_norm")
+        return _LayerNorm.apply(dense(input), weight, bias, cols, eps)
+    x = input if input.is_contiguous() and not input.is_neg() else dense(input)
     if is_grad_enabled() and (
         x.requires_grad
         or (weight is not None and weight.requires_grad)
         or (bias is not None and bias.requires_grad)
     ):
+        if functorch_active():
+            refuse_functorch("layer_norm")
         return _apply(x, weight, bias, cols, eps)
-    return norm.plain_forward(x, weight, bias, cols, eps)
+    try:
+        return norm.tensor_forward(x, weight, bias, cols, eps)
+    except TypeError:
+        refuse_functorch("layer_norm")
+        raise
 
 
 def layer_norm_backward(grad, input, normalized_shape, weight=None, bias=None, eps=1e-5):
     """(dinput, dweight, dbias) of layer_norm for arrays; None for an absent weight or bias."""
-    cols = _row_size(input, normalized_shape, weight)
+    cols = _row_size(input, normalized_shape)
     wanted = (True, False, weight is not None, bias is not None)
     dx, _, dw, db = norm.backward(dense(grad), dense(input), weight, bias, None, cols, eps, *wanted)
     return same_kind(input, dx, dw, db)
 
 
-def _row_size(x, normalized_shape, weight):
-    """The elements of a row. C compares a weight's shape with x's, so most calls skip that here."""
-    if type(normalized_shape) is int:
-        normalized_shape = (normalized_shape,)
-    if weight is not None and len(normalized_shape) == 1:
-        return normalized_shape[0]
-    shape = tuple(normalized_shape)
+def _row_size(x, normalized_shape):
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(
             f"layer_norm: normalized_shape is {shape}, input has shape {tuple(x.shape)}"
@@ -90,23 +92,28 @@ class _LayerNorm(Function):
     @staticmethod
     def forward(ctx, x, w, b, cols, eps):
         ctx.save_for_backward(x, b if w is None else w)
-        ctx.cols, ctx.eps, ctx.has_weight = cols, eps, w is not None
+        ctx.options = w is not None, cols, eps
         if is_compiling():
             return norm.traced_forward(x, None, w, b, cols, eps)[0]
-        return norm.plain_forward(x, w, b, cols, eps)
+        return norm.tensor_forward(x, w, b, cols, eps)
 
     @staticmethod
     def backward(ctx, dy):
         if is_grad_enabled():
             refuse_second_derivative("layer_norm")
         x, like = ctx.saved_tensors
+        has_weight, cols, eps = ctx.options
         need_x, need_w, need_b, _, _ = ctx.needs_input_grad
-        w = like if ctx.has_weight else None
+        w = like if has_weight else None
+        if is_compiling():
+            dy = dense(dy)
+            wanted = (need_x, False, need_w, need_b)
+            dx, _, dw, db = norm.traced_backward(dy, x, w, like, None, cols, eps, *wanted)
+            return *_present((dx, dw, db), (need_x, need_w, need_b)), None, None
         if not dy.is_contiguous() or dy.is_neg():
             dy = dense(dy)
-        run = norm.traced_backward if is_compiling() else norm.backward
-        dx, _, dw, db = run(dy, x, w, like, None, ctx.cols, ctx.eps, need_x, False, need_w, need_b)
-        return dx if need_x else None, dw if need_w else None, db if need_b else None, None, None
+        dx, dw, db = norm.tensor_backward(dy, x, w, like, cols, eps, need_x, need_w, need_b)
+        return dx, dw, db, None, None
 
 
 class _AddLayerNorm(Function):
@@ -132,14 +139,12 @@ class _AddLayerNorm(Function):
         dx, dresidual, dw, db = run(dense(dy), h, w, b, dense(dh), ctx.cols, ctx.eps, *wanted)
         if not ctx.mixed:
             dresidual = dx
-        return (
-            dx if need_x else None,
-            dresidual if need_residual else None,
-            dw if need_w else None,
-            db if need_b else None,
-            None,
-            None,
-        )
+        needed = (need_x, need_residual, need_w, need_b)
+        return *_present((dx, dresidual, dw, db), needed), None, None
+
+
+def _present(gradients, needed):
+    return tuple(g if need else None for g, need in zip(gradients, needed, strict=True))
 
 
 _apply = bind_apply(_LayerNorm)
