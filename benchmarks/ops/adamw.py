@@ -31,7 +31,11 @@ def run(table, quick=False):
     variants = {}
     for name, make, scaler in (
         ("halfstep", hs.optim.AdamW, hs.amp.GradScaler),
-        ("torch fused", lambda p: torch.optim.AdamW(p, fused=True), torch.amp.GradScaler),
+        (
+            "torch fused",
+            lambda p: torch.optim.AdamW(p, fused=True, capturable=True),
+            torch.amp.GradScaler,
+        ),
         ("torch foreach", lambda p: torch.optim.AdamW(p, foreach=True), torch.amp.GradScaler),
     ):
         made = scaler("cuda", init_scale=1.0)

@@ -61,6 +61,8 @@ def dense(x):
     if isinstance(x, Tensor):
         if not is_compiling() and x.is_contiguous() and not x.is_neg():  # Dynamo has no is_neg
             return x
+        if x.layout is not torch.strided:
+            return x  # C says that it has no plain memory
         return x.resolve_neg().contiguous()
     if isinstance(x, ndarray):
         return x if x.flags.c_contiguous else np.ascontiguousarray(x).reshape(x.shape)
