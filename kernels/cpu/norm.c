@@ -21,19 +21,17 @@ typedef struct {
     float center;
 } moments;
 
-/* Two passes: the mean, taken relative to the first element, and the squares around it. */
+/* Two passes: the mean, and the distances from it with their squares. */
 HS_INLINE moments row_moments(int H, const void *h, int64_t cols, float scale) {
-    const float first = hs_load(H, h, 0, 1)[0] * scale;
     double mean = 0, sum = 0, squares = 0;
     for (int64_t at = 0; at < cols; at += BLOCK) {
         hs_vf a[4] = {{0}};
-#define STEP(k, i, count)                                                                                              \
-    a[k] += hs_keep(hs_fma(hs_load(H, h, at + (i), count), hs_splat(scale), hs_splat(-first)), count)
+#define STEP(k, i, count) a[k] = hs_fma(hs_load(H, h, at + (i), count), hs_splat(scale), a[k])
         HS_SWEEP(cols - at < BLOCK ? cols - at : BLOCK, STEP);
 #undef STEP
         mean += hs_sum_lanes((a[0] + a[1]) + (a[2] + a[3]));
     }
-    moments m = {.center = (float)(first + mean / (double)cols)};
+    moments m = {.center = (float)(mean / (double)cols)};
     for (int64_t at = 0; at < cols; at += BLOCK) {
         hs_vf a[4] = {{0}}, b[4] = {{0}};
 #define STEP(k, i, count)                                                                                              \
@@ -63,12 +61,12 @@ HS_INLINE float row_largest(int H, const void *h, int64_t cols) {
 }
 
 HS_INLINE statistics statistics_of(int H, const void *h, int64_t cols, double eps) {
-    const double too_large = 1e36, too_small = 1e-28;
+    const double too_small = 1e-28; /* squares below this have lost digits to float32's smallest numbers */
     float scale = 1;
     moments m;
     for (;;) {
         m = row_moments(H, h, cols, scale);
-        const bool in_range = m.variance < too_large && (m.variance >= too_small || eps >= too_small);
+        const bool in_range = m.variance < INFINITY && (m.variance >= too_small || eps >= too_small);
         if (in_range || scale != 1) break;
         const float largest = row_largest(H, h, cols);
         if (!(largest > 0 && largest < INFINITY)) break;

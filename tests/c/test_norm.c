@@ -133,19 +133,19 @@ TEST(norm_survives_huge_and_tiny_rows) {
 }
 
 TEST(norm_of_constant_and_broken_rows) {
+    enum { N = 3001 };
     const hs_ctx ctx = test_ctx(0);
-    hs_norm_forward_args a = {
-        .x = test_matrix(HS_F32, 4, 100), .y = test_matrix(HS_F32, 4, 100), .cols = 100, .eps = 1e-5};
+    hs_norm_forward_args a = {.x = test_matrix(HS_F32, 4, N), .y = test_matrix(HS_F32, 4, N), .cols = N, .eps = 1e-5};
     test_fill(&a.x, 0, 1);
-    for (int i = 0; i < 100; i++) test_put(&a.x, i, 12345.678);
-    test_put(&a.x, 150, INFINITY);
-    test_put(&a.x, 250, NAN);
+    for (int i = 0; i < N; i++) test_put(&a.x, i, 12345.678);
+    test_put(&a.x, N + 50, INFINITY);
+    test_put(&a.x, 2 * N + 50, NAN);
     CHECK(hs_norm_forward(&ctx, &a) == HS_OK, "%s", hs_error());
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < N; i++) {
         CHECK(test_get(&a.y, i) == 0, "a constant row gives %g", test_get(&a.y, i));
-        CHECK(isnan(test_get(&a.y, 100 + i)), "a row with an infinity gives %g", test_get(&a.y, 100 + i));
-        CHECK(isnan(test_get(&a.y, 200 + i)), "a row with a NaN gives %g", test_get(&a.y, 200 + i));
-        CHECK(isfinite(test_get(&a.y, 300 + i)), "its neighbour gives %g", test_get(&a.y, 300 + i));
+        CHECK(isnan(test_get(&a.y, N + i)), "a row with an infinity gives %g", test_get(&a.y, N + i));
+        CHECK(isnan(test_get(&a.y, 2 * N + i)), "a row with a NaN gives %g", test_get(&a.y, 2 * N + i));
+        CHECK(isfinite(test_get(&a.y, 3 * N + i)), "its neighbour gives %g", test_get(&a.y, 3 * N + i));
     }
 }
 
