@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "../base/philox.h"
 #include "../base/threads.h"
 #include "simd.h"
 
@@ -24,7 +23,8 @@ HS_INLINE counters multiply(counters a, uint32_t b) {
 #endif
 }
 
-/* hs_philox of the counters {offset, first}, {offset, first + 1}, ...: the words of STRETCH elements, in order. */
+/* hs_philox (base/philox.h) of the counters {offset, first}, {offset, first + 1}, ...: the words of STRETCH elements,
+ * in order. */
 HS_INLINE void philox_words(uint64_t seed, uint64_t offset, uint64_t first, uint32_t words[STRETCH]) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     counters c0, c1, c2, c3;
