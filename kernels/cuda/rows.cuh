@@ -73,8 +73,26 @@ template <typename T, int N> __device__ __forceinline__ raw<T, N> repack(const f
 template <typename T, int N> __device__ __forceinline__ raw<T, N> load_raw(const T *from) {
     return *reinterpret_cast<const raw<T, N> *>(from);
 }
+
+/* In PTX, because the compiler splits a plain store into words in some of the kernels. */
+__device__ __forceinline__ void store_words(void *to, uint32_t a, uint32_t b) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(a), "r"(b) : "memory");
+}
+__device__ __forceinline__ void store_words(void *to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(a), "r"(b), "r"(c),
+                 "r"(d)
+                 : "memory");
+}
+
 template <typename T, int N> __device__ __forceinline__ void store_raw(T *to, const raw<T, N> &from) {
-    *reinterpret_cast<raw<T, N> *>(to) = from;
+    const uint32_t *word = from.word;
+    if constexpr (sizeof(from) == 8) {
+        store_words(to, word[0], word[1]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < int(sizeof(from)) / 16; i++)
+            store_words(to + i * (16 / sizeof(T)), word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]);
+    }
 }
 
 /* ---- the columns of one thread ---- */
