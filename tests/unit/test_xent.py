@@ -369,7 +369,7 @@ def test_a_target_out_of_range_on_the_cpu_writes_nothing(bad):
     x, t = normal(0, (4, 9)), torch.tensor([0, 1, bad, 3])
     with pytest.raises(ValueError, match=r"cross_entropy.*target") as caught:
         hs.functional.cross_entropy(x, t)
-    assert str(bad) in str(caught.value) and "9" in str(caught.value)
+    assert f"is {bad}, expected 0 to 8" in str(caught.value)
     loss, lse, denominator = torch.full((), 7.0), torch.full((4,), 7.0), torch.full((2,), 7.0)
     with pytest.raises(ValueError):
         _C.xent_forward(x, t, None, loss, lse, denominator, IGNORED, 1, 0.0, 0.0, False)
