@@ -4,7 +4,7 @@ Arrays come in as float64 holding values of the tested dtype; results are float6
 but for the one rounding that a contract names (norm's h).
 """
 
-from math import erf, sqrt
+from math import erf, prod, sqrt
 
 import ml_dtypes
 import numpy as np
@@ -101,7 +101,8 @@ def linear_backward(dy, x, w, b=None, kind=None):
     """dx, dw, db."""
     z = x @ w.T
     dz = dy * act_derivative(z if b is None else z + b, kind)
-    flat_dz, flat_x = dz.reshape(-1, w.shape[0]), x.reshape(-1, w.shape[1])
+    rows = prod(x.shape[:-1])
+    flat_dz, flat_x = dz.reshape(rows, w.shape[0]), x.reshape(rows, w.shape[1])
     return dz @ w, flat_dz.T @ flat_x, flat_dz.sum(0)
 
 

@@ -4,6 +4,7 @@ The CPU multiplies in float32 and rounds once: 16-bit CPU products are slower an
 """
 
 from contextlib import nullcontext
+from math import prod
 
 import numpy as np
 
@@ -60,6 +61,8 @@ def _allow_tf32(x):
 
 
 def _check(x, w, b):
+    if str(x.dtype).rpartition(".")[2] not in ("float32", "float16", "bfloat16"):
+        raise TypeError(f"linear: x is {x.dtype}, expected float32, float16 or bfloat16")
     if len(w.shape) != 2:
         raise ValueError(f"linear: weight has shape {tuple(w.shape)}, expected (out, in)")
     if len(x.shape) == 0 or x.shape[-1] != w.shape[1]:
@@ -114,8 +117,9 @@ def _backward_cpu(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db
     dx = _rounded(_product(dz, w), x) if want_dx else None
     dw = None
     if want_dw:
-        rows = dz.reshape(-1, w.shape[0]), x.reshape(-1, w.shape[1])
-        dw = _rounded(_product(rows[0].T, rows[1]), weight)
+        rows = prod(x.shape[:-1])  # -1 says nothing where an axis is empty
+        dz, x = dz.reshape((rows, w.shape[0])), x.reshape((rows, w.shape[1]))
+        dw = _rounded(_product(dz.T, x), weight)
     return dx, dw, db
 
 
