@@ -4,8 +4,6 @@
  * the one it has, so that the memory never waits for a reduction. */
 #include "../ops/norm.h"
 
-#include <type_traits>
-
 #include "norm.cuh"
 
 static const char op[] = "layer_norm";
@@ -74,7 +72,7 @@ __global__ void __launch_bounds__(threads_of(shapes[I]), forward_blocks(shapes[I
             __syncthreads();
             continue;
         }
-        if constexpr (std::is_same_v<T, H>) {
+        if constexpr (sizeof(T) == sizeof(H)) { // H is T or float
             if (a.residual) {
                 add_residual(h, x, h, a.sum + here, s);
             } else {

@@ -59,7 +59,9 @@ def empty(shape, dtype, like):
 def dense(x):
     """x where it is row-major and holds the values that it shows, else a copy that does."""
     if isinstance(x, Tensor):
-        if not is_compiling() and x.is_contiguous() and not x.is_neg():  # Dynamo has no is_neg
+        if is_compiling():  # Dynamo can ask a tensor neither for its layout nor for is_neg
+            return x.resolve_neg().contiguous()
+        if x.is_contiguous() and not x.is_neg():
             return x
         if x.layout is not torch.strided:
             return x  # C says that it has no plain memory
@@ -69,6 +71,12 @@ def dense(x):
     if _is_cupy(x):
         return sys.modules["cupy"].ascontiguousarray(x)
     return x
+
+
+def require_array(op, name, x):
+    """A TypeError that names op and argument, where x is neither a tensor nor an array."""
+    if not isinstance(x, (Tensor, ndarray)) and not hasattr(x, "__dlpack__"):
+        raise TypeError(f"{op}: {name} is a {type(x).__name__}, expected a tensor or an array")
 
 
 def same_kind(x, *results):

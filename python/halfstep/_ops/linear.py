@@ -60,7 +60,22 @@ def _allow_tf32(x):
     return x.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
 
 
+def _check_memory(name, t):
+    """What the other ops learn from C: here torch multiplies, which would take any tensor."""
+    if t is None or not isinstance(t, Tensor):
+        return
+    try:
+        plain = type(t) in (Tensor, torch.nn.Parameter) and t.layout is torch.strided
+        plain = plain and (t.numel() == 0 or t.data_ptr() != 0)
+    except RuntimeError:  # data_ptr of a functional tensor
+        plain = False
+    if not plain:
+        raise TypeError(f"linear: {name} is a {type(t).__name__} that does not own plain memory")
+
+
 def _check(x, w, b):
+    for name, t in (("x", x), ("weight", w), ("bias", b)):
+        _check_memory(name, t)
     if str(x.dtype).rpartition(".")[2] not in ("float32", "float16", "bfloat16"):
         raise TypeError(f"linear: x is {x.dtype}, expected float32, float16 or bfloat16")
     if len(w.shape) != 2:

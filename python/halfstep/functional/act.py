@@ -1,6 +1,14 @@
 """Activations, with an optional bias in front of them."""
 
-from halfstep._compat import Function, Tensor, dense, is_compiling, is_grad_enabled, same_kind
+from halfstep._compat import (
+    Function,
+    Tensor,
+    dense,
+    is_compiling,
+    is_grad_enabled,
+    require_array,
+    same_kind,
+)
 from halfstep._ops import act
 from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_second_derivative
 
@@ -86,8 +94,11 @@ def _cols(x, b):
 
 
 def _bias_act(input, b, kind):
+    if not isinstance(input, Tensor):
+        require_array("bias_act", "input", input)
     cols = _cols(input, b)
     x = dense(input)
+    b = None if b is None else dense(b)
     if not isinstance(x, Tensor):
         return same_kind(input, *act.forward(x, b, cols, kind))[0]
     if is_compiling():

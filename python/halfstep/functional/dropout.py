@@ -1,6 +1,14 @@
 """Dropout whose mask is drawn again in backward."""
 
-from halfstep._compat import Function, Tensor, dense, is_compiling, is_grad_enabled, same_kind
+from halfstep._compat import (
+    Function,
+    Tensor,
+    dense,
+    is_compiling,
+    is_grad_enabled,
+    require_array,
+    same_kind,
+)
 from halfstep._ops import dropout as _dropout
 from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_second_derivative
 
@@ -25,6 +33,8 @@ def dropout(input, p=0.5, training=True, inplace=False, *, state=None):
         raise ValueError("dropout: inplace=True is not supported")
     if not training or p == 0:
         return input
+    if not isinstance(input, Tensor):
+        require_array("dropout", "input", input)
     x = dense(input)
     if state is None:
         state = _dropout.draw_state(x)

@@ -6,6 +6,7 @@ from halfstep._compat import (
     dense,
     is_compiling,
     is_grad_enabled,
+    require_array,
     same_kind,
     torch,
 )
@@ -32,6 +33,7 @@ def linear(input, weight, bias=None, activation=None):
     """
     kind = act.kind_of(activation)
     if not isinstance(input, Tensor):
+        require_array("linear", "input", input)
         x = dense(input)
         y, _ = _linear.forward(x, dense(weight), bias, kind, False)
         return same_kind(input, y)[0]
@@ -62,6 +64,8 @@ def linear_backward(grad, input, weight, bias=None, activation=None):
 def _cast(x, weight, bias):
     """x, weight and bias as the product reads them; x's cast is part of autograd's graph."""
     device = x.device.type
+    if device not in ("cpu", "cuda"):
+        raise TypeError(f"linear: x is on {x.device}, expected the CPU or CUDA")
     if torch.is_autocast_enabled(device) and x.is_floating_point():
         dtype = torch.get_autocast_dtype(device)
         if x.dtype is not dtype and x.dtype is not torch.float64:
@@ -69,7 +73,7 @@ def _cast(x, weight, bias):
     dtype = x.dtype
     x = dense(x)
     if weight.dtype is dtype and (bias is None or bias.dtype is dtype):
-        return x, dense(weight), bias
+        return x, dense(weight), None if bias is None else dense(bias)
     if is_compiling():
         return x, weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
     if dtype is not torch.float16 and dtype is not torch.bfloat16:

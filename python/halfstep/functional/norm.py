@@ -9,6 +9,7 @@ from halfstep._compat import (
     functorch_active,
     is_compiling,
     is_grad_enabled,
+    require_array,
     same_kind,
 )
 from halfstep._ops import norm
@@ -37,9 +38,15 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, *, res
     else:
         cols = _row_size(input, normalized_shape)
     if not isinstance(input, Tensor):
-        y, h = norm.forward(dense(input), dense(residual), weight, bias, cols, eps)
+        require_array("layer_norm", "input", input)
+        w, b = dense(weight), dense(bias)
+        y, h = norm.forward(dense(input), dense(residual), w, b, cols, eps)
         y, h = same_kind(input, y, h)
         return y if residual is None else (y, h)
+    if type(weight) is Tensor:  # a view may be strided or negative; a parameter is dense
+        weight = dense(weight)
+    if type(bias) is Tensor:
+        bias = dense(bias)
     if residual is not None:
         return _with_residual(dense(input), dense(residual), weight, bias, cols, eps)
     if is_compiling():
@@ -69,6 +76,7 @@ def layer_norm_backward(grad, input, normalized_shape, weight=None, bias=None, e
 
 
 def _row_size(x, normalized_shape):
+    require_array("layer_norm", "input", x)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(

@@ -8,6 +8,7 @@ from halfstep._compat import (
     dense,
     is_compiling,
     is_grad_enabled,
+    require_array,
     same_kind,
     torch,
 )
@@ -117,6 +118,8 @@ def _is_floating(t):
 
 def _as_rows(input, target, weight):
     """logits (rows, classes), target, float32 weight, and the shape of an unreduced loss."""
+    require_array("cross_entropy", "input", input)
+    require_array("cross_entropy", "target", target)
     ndim = len(input.shape)
     if ndim == 0:
         raise ValueError("cross_entropy: input has no class axis")
