@@ -11,8 +11,8 @@ static hs_status check_cols(const hs_tensor *x, int64_t cols, const char *name) 
         product *= x->shape[i];
         if (product == cols) return HS_OK;
     }
-    return hs_fail(HS_BAD_VALUE, "%s: the last axes of %s do not make rows of %lld elements; its last axis has %lld", op,
-                   name, (long long)cols, (long long)(x->ndim ? x->shape[x->ndim - 1] : 0));
+    return hs_fail(HS_BAD_VALUE, "%s: the last axes of %s do not make rows of %lld elements; its last axis has %lld",
+                   op, name, (long long)cols, (long long)(x->ndim ? x->shape[x->ndim - 1] : 0));
 }
 
 /* A weight has the axes of a row, so that (2, 3) never stands for (3, 2). */
@@ -25,8 +25,7 @@ static hs_status check_weight(const hs_ctx *ctx, const char *name, const hs_tens
         for (int i = 1; i <= w->ndim; i++)
             if (i > x->ndim || w->shape[w->ndim - i] != x->shape[x->ndim - i])
                 return hs_fail(HS_BAD_VALUE, "%s: %s has %lld in an axis where x has %lld", op, name,
-                               (long long)w->shape[w->ndim - i],
-                               (long long)(i > x->ndim ? 1 : x->shape[x->ndim - i]));
+                               (long long)w->shape[w->ndim - i], (long long)(i > x->ndim ? 1 : x->shape[x->ndim - i]));
     }
     return hs_check_dtype_or_f32(op, name, w, x->dtype, "x");
 }
