@@ -11,14 +11,26 @@
 #include "device.h"
 
 /* ---- conversions ---- */
-__device__ __forceinline__ float to_float(float v) { return v; }
-__device__ __forceinline__ float to_float(__half v) { return __half2float(v); }
-__device__ __forceinline__ float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ float to_float(float v) {
+    return v;
+}
+__device__ __forceinline__ float to_float(__half v) {
+    return __half2float(v);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 v) {
+    return __bfloat162float(v);
+}
 
 template <typename T> __device__ __forceinline__ T from_float(float v);
-template <> __device__ __forceinline__ float from_float<float>(float v) { return v; }
-template <> __device__ __forceinline__ __half from_float<__half>(float v) { return __float2half_rn(v); }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float v) { return __float2bfloat16_rn(v); }
+template <> __device__ __forceinline__ float from_float<float>(float v) {
+    return v;
+}
+template <> __device__ __forceinline__ __half from_float<__half>(float v) {
+    return __float2half_rn(v);
+}
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float v) {
+    return __float2bfloat16_rn(v);
+}
 
 /* N elements that one thread loads or stores at once: a pack of 16 bytes is one instruction. */
 template <typename T, int N> struct alignas(sizeof(T) * N) pack {
@@ -69,7 +81,11 @@ static inline hs_status launched(const char *op) {
     return error == cudaSuccess ? HS_OK : hs_fail(HS_FAILURE, "%s: CUDA: %s", op, cudaGetErrorString(error));
 }
 
-static inline cudaStream_t stream_of(const hs_ctx *ctx) { return static_cast<cudaStream_t>(ctx->stream); }
+static inline cudaStream_t stream_of(const hs_ctx *ctx) {
+    return static_cast<cudaStream_t>(ctx->stream);
+}
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
 #endif

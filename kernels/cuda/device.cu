@@ -5,7 +5,7 @@
 namespace {
 constexpr int max_devices = 64;
 hs_device_properties cache[max_devices]; /* multiprocessors is written last and is 0 until then */
-}
+} // namespace
 
 extern "C" const hs_device_properties *hs_device_properties_of(int index) {
     hs_device_properties *p = &cache[index < max_devices ? index : 0];
