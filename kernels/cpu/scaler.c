@@ -26,7 +26,7 @@ HS_INLINE hs_vi not_finite(hs_vf v) {
 HS_INLINE hs_vi unscale_vector(int dtype, void *g, int64_t i, int64_t count, float inverse) {
     const hs_vf v = hs_round_to(dtype, hs_load(dtype, g, i, count) * inverse);
     hs_store(dtype, g, i, v, count);
-    return not_finite(hs_keep(v, count));
+    return not_finite(v);
 }
 
 HS_INLINE bool check_run(int dtype, void *g, int64_t n, bool unscale, float inverse) {

@@ -28,9 +28,11 @@ static tensors make(const setting *s) {
     t.lse = test_vector(HS_F32, s->rows);
     t.denominator = test_vector(HS_F32, 2);
     for (int64_t i = 0; i < s->rows * s->classes; i++) test_put(&t.logits, i, 4 * test_uniform());
-    /* An outlier row: a large common offset, which must cancel. */
-    for (int64_t c = 0; s->rows > 2 && c < s->classes; c++)
+    /* Two outlier rows: a large common offset, which must cancel. */
+    for (int64_t c = 0; s->rows > 2 && c < s->classes; c++) {
+        test_put(&t.logits, s->classes + c, -300 + test_uniform());
         test_put(&t.logits, 2 * s->classes + c, 300 + test_uniform());
+    }
     for (int64_t i = 0; indices && i < s->rows; i++)
         ((int64_t *)t.target.data)[i] = s->ignore_all || i % 5 == 4 ? IGNORED : (i * 7 + 3) % s->classes;
     for (int64_t i = 0; !indices && i < s->rows * s->classes; i++)
@@ -277,6 +279,16 @@ TEST(xent_special_values) {
     check_special((float[]){inf, 0, 0, 0, 0}, 0, nan, nan, nan);
     check_special((float[]){3e38f, -3e38f, 0, 0, 0}, 0, inf, 1, -1);
     check_special((float[]){-1000, 1000, 0, 0, 0}, 0, 0, 0, 0);
+}
+
+/* Nothing but masked classes: the sum of exponentials is 0, and its logarithm is what lse says. */
+TEST(xent_lse_of_masked_row) {
+    const setting s = {.dtype = HS_F16, .target_dtype = HS_I64, .rows = 1, .classes = 5, .dloss = 1};
+    const tensors t = make(&s);
+    for (int64_t c = 0; c < 5; c++) test_put(&t.logits, c, -INFINITY);
+    CHECK(forward(&s, &t) == HS_OK, "%s", hs_error());
+    CHECK(test_get(&t.lse, 0) == -INFINITY, "lse is %g", test_get(&t.lse, 0));
+    CHECK(isnan(test_get(&t.loss, 0)), "the loss is %g", test_get(&t.loss, 0));
 }
 
 TEST(xent_target_out_of_range) {
