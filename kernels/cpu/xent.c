@@ -157,7 +157,8 @@ HS_INLINE void forward_row(int dtype, bool dense, const forward *f, int64_t row)
         ce = t->one_hot * class_weight(t, c) * (log_sum - ((double)logit(t->logits, x, c) - m));
     }
     if (dense) ce += (t->index ? t->spread_weight : row_weight(t, row)) * log_sum - dense_sum;
-    f->lse[row] = (float)lse;
+    f->lse[2 * row] = (float)m;
+    f->lse[2 * row + 1] = (float)log_sum;
     if (f->ce) f->ce[row] = ce;
     if (f->loss) f->loss[row] = (float)(f->z_loss > 0 ? ce + f->z_loss * lse * lse : ce);
 }
@@ -168,7 +169,7 @@ HS_INLINE void forward_rows(int dtype, bool dense, const forward *f, int64_t beg
             forward_row(dtype, dense, f, row);
             continue;
         }
-        f->lse[row] = 0;
+        f->lse[2 * row] = f->lse[2 * row + 1] = 0;
         if (f->ce) f->ce[row] = 0;
         if (f->loss) f->loss[row] = 0;
     }
@@ -198,7 +199,8 @@ static void finish(const hs_xent_forward_args *a, const forward *f) {
         counted += 1;
         weight += t->index ? class_weight(t, t->index[row]) : 1;
         if (f->ce) ce += f->ce[row];
-        if (f->z_loss > 0) z += (double)f->lse[row] * f->lse[row];
+        const double lse = (double)f->lse[2 * row] + f->lse[2 * row + 1];
+        if (f->z_loss > 0) z += lse * lse;
     }
     float *denominator = a->denominator.data, *loss = a->loss.data;
     denominator[0] = (float)weight;
@@ -245,16 +247,17 @@ HS_INLINE void backward_row(int dtype, bool dense, const backward *b, int64_t ro
     const hs_xent_backward_args *a = b->args;
     const void *x = hs_row(t->logits, row, t->classes), *p = probabilities(t, row);
     void *dx = hs_row(&a->dlogits, row, t->classes);
-    const float lse = ((const float *)a->lse.data)[row], *denominator = a->denominator.data;
+    const float *lse = (const float *)a->lse.data + 2 * row, *denominator = a->denominator.data;
+    const float m = lse[0], log_sum = lse[1];
     const double dloss = ((const float *)a->dloss.data)[a->reduction == HS_XENT_NONE ? row : 0];
     const bool mean = a->reduction == HS_XENT_MEAN;
     const double dce = mean ? dloss / denominator[0] : dloss, dz = mean ? dloss / denominator[1] : dloss;
     double gathered = dce * row_weight(t, row);
-    if (a->z_loss > 0) gathered += dz * 2 * a->z_loss * lse;
+    if (a->z_loss > 0) gathered += dz * 2 * a->z_loss * ((double)m + log_sum);
     const float g = (float)gathered, scale = (float)dce;
 #define WRITE(k, i, count)                                                                                             \
     do {                                                                                                               \
-        hs_vf v = g * hs_exp(hs_load(dtype, x, i, count) - lse);                                                       \
+        hs_vf v = g * hs_exp(hs_load(dtype, x, i, count) - m - log_sum);                                               \
         if (dense) v = hs_fma(hs_splat(-scale), dense_weight(t, p, i, count), v);                                      \
         hs_store(dtype, dx, i, v, count);                                                                              \
     } while (0)
@@ -263,7 +266,7 @@ HS_INLINE void backward_row(int dtype, bool dense, const backward *b, int64_t ro
     if (!t->index) return;
     const int64_t c = t->index[row];
     const double wanted = dce * class_weight(t, c) * (t->one_hot + (double)t->spread);
-    const double softmax = hs_exp(hs_splat(logit(t->logits, x, c) - lse))[0];
+    const double softmax = hs_exp(hs_splat(logit(t->logits, x, c) - m - log_sum))[0];
     hs_store(dtype, dx, c, hs_splat((float)(gathered * softmax - wanted)), 1);
 }
 

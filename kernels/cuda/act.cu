@@ -46,9 +46,9 @@ template <typename T, int KIND> __device__ __forceinline__ float act_backward(fl
     case HS_ACT_GELU:
         return dy * (0.5f * (1.f + erff(z * sqrt_half)) + z * inverse_sqrt_2pi * exp_for<T>(-0.5f * z * z));
     case HS_ACT_GELU_TANH: {
-        const float square = z * z, e = exp_for<T>(-tanh_scale * z * (1.f + tanh_cube * square));
-        const float s = divide_for<T>(1.f, 1.f + e), slope = tanh_scale * (1.f + 3.f * tanh_cube * square);
-        const float d = s + z * s * (1.f - s) * slope;
+        const float square = z * z, e = exp_for<T>(-tanh_scale * fabsf(z) * (1.f + tanh_cube * square));
+        const float near = divide_for<T>(1.f, 1.f + e), far = e * near; /* far is 1 - near without cancellation */
+        const float d = (z > 0.f ? near : far) + z * near * far * tanh_scale * (1.f + 3.f * tanh_cube * square);
         return dy * (fabsf(z) > 16.f ? (z > 0.f ? 1.f : 0.f) : d); /* the limit: z * z overflows further out */
     }
     case HS_ACT_SILU: {

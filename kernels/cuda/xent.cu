@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(WARP ? small_block : max_block, WARP ? 4 : 2)
 
     if constexpr (is_index<P>) {
         if (a.target[row] == a.ignore_index) { /* the row is not read */
-            if (thread == 0) lse[row] = row_loss[row] = 0.f;
+            if (thread == 0) lse[2 * row] = lse[2 * row + 1] = row_loss[row] = 0.f;
             return;
         }
     }
@@ -120,21 +120,23 @@ __global__ void __launch_bounds__(WARP ? small_block : max_block, WARP ? 4 : 2)
         merge_block(s);
     if (thread != 0) return;
 
-    const float origin = origin_of(s.max), log_sum = logf(s.sum);
+    float origin = origin_of(s.max);
+    const float log_sum = logf(s.sum);
     const float smooth = s.mass * log_sum - s.dot; /* sum_c k_c (-logp_c) */
-    float row_lse = origin + log_sum, loss = smooth;
+    float loss = smooth;
     if constexpr (is_index<P>) {
         const int64_t t = a.target[row];
         if (t < 0 || t >= a.classes) {
-            loss = row_lse = NAN;
+            loss = origin = NAN;
         } else {
             const float w = a.weight ? a.weight[t] : 1.f;
             loss = a.keep * w * (log_sum - (to_float(x[t]) - origin));
             if (a.spread != 0.f) loss += a.spread * smooth;
         }
     }
-    if (z_loss != 0.f) loss += z_loss * row_lse * row_lse;
-    lse[row] = row_lse;
+    if (z_loss != 0.f) loss += z_loss * (origin + log_sum) * (origin + log_sum);
+    lse[2 * row] = origin;
+    lse[2 * row + 1] = log_sum;
     row_loss[row] = loss;
 }
 
@@ -180,7 +182,8 @@ __global__ void __launch_bounds__(sum_block) xent_sum_kernel(const row_reduction
         s.counted += 1.f;
         s.weight += a.target && a.weight && t >= 0 && t < a.classes ? a.weight[t] : 1.f;
         if (a.ce) s.ce += a.ce[row];
-        if (a.z_loss != 0.f) s.lse_squared += a.lse[row] * a.lse[row];
+        const float lse = a.lse[2 * row] + a.lse[2 * row + 1];
+        if (a.z_loss != 0.f) s.lse_squared += lse * lse;
     }
     s = block_sums(s);
     if (gridDim.x == 1)

@@ -11,9 +11,9 @@ struct gradient_args {
     uint32_t chunks;     /* per row */
 };
 
-/* dx_c = softmax exp(x_c - lse) - spread k_c, less hot in column t. */
+/* dx_c = softmax exp(x_c - max - log_sum) - spread k_c, less hot in column t. */
 struct row_gradient {
-    float lse, softmax, spread, hot;
+    float max, log_sum, softmax, spread, hot;
     int64_t t;
 };
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ void store_gradient(const problem<T, P> &a, const row
             if (at >= end) break;
             const int64_t c = begin + at * N, hot = g.t - c;
 #pragma unroll
-            for (int j = 0; j < N; j++) v[u][j] = g.softmax * expf(v[u][j] - g.lse);
+            for (int j = 0; j < N; j++) v[u][j] = g.softmax * expf(v[u][j] - g.max - g.log_sum);
             if (with_spread) {
                 float k[N];
                 load_coefficients(a, p, c, k);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(WARP ? small_block : max_block, WARP ? 4 : 2)
     const int64_t end = first + args.chunk_packs < r.packs ? first + args.chunk_packs : r.packs;
     const int64_t rest = chunk == 0 ? a.classes - r.tail : 0, ahead = chunk == 0 ? r.body : 0;
 
-    row_gradient g = {args.lse[row], 0.f, 0.f, 0.f, -1};
+    row_gradient g = {args.lse[2 * row], args.lse[2 * row + 1], 0.f, 0.f, 0.f, -1};
     if constexpr (is_index<P>) {
         g.t = a.target[row];
         if (g.t == a.ignore_index) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(WARP ? small_block : max_block, WARP ? 4 : 2)
         g.spread = dce * a.spread;
     }
     g.softmax = dce * target_mass;
-    if (args.z_loss != 0.f) g.softmax += dz * 2.f * args.z_loss * g.lse;
+    if (args.z_loss != 0.f) g.softmax += dz * 2.f * args.z_loss * (g.max + g.log_sum);
     store_gradient<1, 1>(a, g, x, p, dx, 0, 0, ahead, thread, threads);
     store_gradient<N, loads<P, WARP>>(a, g, x, p, dx, r.body, first, end, thread, threads);
     store_gradient<1, 1>(a, g, x, p, dx, r.tail, 0, rest, thread, threads);

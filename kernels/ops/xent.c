@@ -59,7 +59,7 @@ static hs_status check_forward(const hs_ctx *ctx, const hs_xent_forward_args *a)
     HS_TRY(check_target(ctx, &a->target, &a->logits));
     HS_TRY(check_weight(ctx, &a->weight, &a->logits));
     HS_TRY(check_loss(ctx, "loss", &a->loss, &a->logits, a->reduction));
-    HS_TRY(check_f32(ctx, "lse", &a->lse, a->logits.shape[0], "the number of rows"));
+    HS_TRY(check_f32(ctx, "lse", &a->lse, 2 * a->logits.shape[0], "twice the number of rows"));
     return check_f32(ctx, "denominator", &a->denominator, 2, "the expected number");
 }
 
@@ -69,7 +69,7 @@ static hs_status check_backward(const hs_ctx *ctx, const hs_xent_backward_args *
     HS_TRY(check_target(ctx, &a->target, &a->logits));
     HS_TRY(check_weight(ctx, &a->weight, &a->logits));
     HS_TRY(check_loss(ctx, "grad", &a->dloss, &a->logits, a->reduction));
-    HS_TRY(check_f32(ctx, "lse", &a->lse, a->logits.shape[0], "the number of rows"));
+    HS_TRY(check_f32(ctx, "lse", &a->lse, 2 * a->logits.shape[0], "twice the number of rows"));
     HS_TRY(check_f32(ctx, "denominator", &a->denominator, 2, "the expected number"));
     HS_TRY(hs_check_tensor(op, "dlogits", &a->dlogits, ctx));
     if (a->dlogits.dtype != a->logits.dtype)

@@ -12,8 +12,10 @@
  *            dlogits_c = dce * (a * softmax_c - w_c * q_c) + dz * 2 z_loss lse softmax_c, a = sum_c w_c q_c, where q is
  *            the (smoothed) target distribution, and dce, dz are dloss with the reduction's factor.
  * Shapes     logits, dlogits: (rows, classes). target: (rows) of int64, or (rows, classes) in float32, float16 or
- *            bfloat16. weight: (classes) float32. loss, dloss: (rows) for none, else one element. lse: (rows), without
- *            meaning where the row is ignored. denominator: two elements, sum weight and counted rows. All contiguous.
+ *            bfloat16. weight: (classes) float32. loss, dloss: (rows) for none, else one element. lse: (rows, 2), the
+ *            row's maximum and what the logarithm adds to it, apart because their sum would lose the digits of
+ *            logits with a large common offset; without meaning where the row is ignored. denominator: two elements,
+ *            sum weight and counted rows. All contiguous.
  * Traffic    forward reads logits once; backward reads them once more and writes dlogits once. Probabilities likewise.
  * Precision  logits, dlogits: float32, float16, bfloat16. loss, lse, denominator, dloss: float32. Arithmetic and sums
  *            in float32, sums over rows in a fixed order. The logits are never modified.

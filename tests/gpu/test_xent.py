@@ -19,7 +19,7 @@ def test_a_target_out_of_range_makes_its_row_nan_and_touches_nothing_else(dtype,
     x = normal(0, (4, 9), dtype, "cuda")
     good, t = torch.tensor([0, 1, 2, 3], device="cuda"), torch.tensor([0, 1, bad, 3], device="cuda")
     m = Margins("cuda")
-    loss, lse, denominator = (m.empty(s, "float32") for s in ((4,), (4,), (2,)))
+    loss, lse, denominator = (m.empty(s, "float32") for s in ((4,), (4, 2), (2,)))
     dx, expected_dx = m.like(x), torch.empty_like(x)
     dy = torch.ones(4, device="cuda")
     options = (-100, 0, 0.0, 0.0, False)

@@ -40,7 +40,7 @@ def backward_outputs(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want
     """dx, dw as weight, db as bias; None where not wanted. weight and bias give the dtypes."""
     return (
         empty_like(x) if want_dx else None,
-        empty_like(weight) if want_dw else None,
+        _weight_gradient(w, weight) if want_dw else None,
         empty_like(bias) if want_db else None,
     )
 
@@ -54,6 +54,13 @@ def backward(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db):
     )
     _C.linear_backward(dy, x, w, saved, dx, dw, db, kind, _allow_tf32(x))
     return outputs
+
+
+def _weight_gradient(w, weight):
+    """In weight's dtype and dense, as w is; weight itself may be a view."""
+    if w.dtype == weight.dtype:
+        return empty_like(w)
+    return torch.empty_like(weight, memory_format=torch.contiguous_format)
 
 
 def _allow_tf32(x):

@@ -9,11 +9,11 @@ REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
 def forward_outputs(logits, target, weight, ignore_index, reduction, smoothing, z_loss, zero):
-    """loss (rows,) or (), lse (rows,), denominator (2,); float32."""
+    """loss (rows,) or (), lse (rows, 2), denominator (2,); float32."""
     rows = logits.shape[0]
     return (
         empty((rows,) if reduction == REDUCTIONS["none"] else (), "float32", logits),
-        empty((rows,), "float32", logits),
+        empty((rows, 2), "float32", logits),
         empty((2,), "float32", logits),
     )
 
