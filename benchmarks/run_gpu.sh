@@ -27,9 +27,8 @@ sanitizer() {
     local tool
     for tool in ${SANITIZERS:-memcheck racecheck}; do
         echo "-- $tool"
-        compute-sanitizer --tool "$tool" --error-exitcode 99 --print-limit 20 \
-            "$python" -m pytest -q -x -p no:cacheprovider -m "not large and not graph" \
-            ${SANITIZER_TESTS:-tests/gpu} || return 1
+        HALFSTEP_TUNE=0 compute-sanitizer --tool "$tool" --error-exitcode 99 --print-limit 20 \
+            "$python" -m tests.gpu.every_kernel || return 1
     done
 }
 
