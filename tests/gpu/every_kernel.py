@@ -1,4 +1,4 @@
-"""Calls every kernel once in each of its forms, for compute-sanitizer: python -m tests.gpu.every_kernel
+"""Calls every kernel once in each of its forms: compute-sanitizer ... -m tests.gpu.every_kernel
 
 Values are judged by the tests beside this file; here only memory accesses, races and barriers are.
 """
