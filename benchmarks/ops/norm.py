@@ -71,7 +71,7 @@ def host(table, rows=64, cols=768, length=200):
     x = torch.randn(rows, cols, device="cuda").to(dtype)
     g = torch.randn_like(x)
     weights = [
-        [torch.randn(cols, device="cuda").to(dtype).requires_grad_() for _ in range(2)]
+        [torch.nn.Parameter(torch.randn(cols, device="cuda").to(dtype)) for _ in range(2)]
         for _ in range(length)
     ]
 
