@@ -13,23 +13,6 @@ typedef struct {
     bind_state *bind;
 } module_state;
 
-bind_state *bind_state_new(void) {
-    bind_state *state = PyMem_Calloc(1, sizeof *state);
-    if (state) state->references = 1;
-    return state;
-}
-
-void bind_state_release(bind_state *state) {
-    if (!state || --state->references) return;
-    Py_XDECREF((PyObject *)state->tensor);
-    Py_XDECREF((PyObject *)state->parameter);
-    Py_XDECREF(state->current_stream);
-    Py_XDECREF(state->out_of_memory);
-    Py_XDECREF(state->is_deterministic);
-    Py_XDECREF(state->gpu_workspace);
-    PyMem_Free(state);
-}
-
 static bind_state *state_of(PyObject *module) {
     return ((module_state *)PyModule_GetState(module))->bind;
 }
