@@ -118,6 +118,7 @@ class BuildExtension(build_ext):
         ]
         nvcc = find_nvcc()
         archs, with_ptx = architectures(nvcc) if nvcc else ([], False)
+        cuda_libraries = toolkit_library_folder(nvcc) if nvcc else None
 
         common = [*compiler, *C_FLAGS, *WARNINGS, *extra, f'-DHS_CUDA_ARCHS="{";".join(archs)}"']
         common += ["-DHS_WITH_CUDA"] if nvcc else []
@@ -151,7 +152,7 @@ class BuildExtension(build_ext):
             for source in sorted(ROOT.glob("kernels/cuda/*.cu")):
                 add(source, cuda, ".cu")
             for source in sorted(ROOT.glob("kernels/cuda/*.c")):
-                add(source, [*common, f"-I{Path(toolkit_library_folder(nvcc)).parent / 'include'}"])
+                add(source, [*common, f"-I{Path(cuda_libraries).parent / 'include'}"])
 
         newest_header = max(h.stat().st_mtime for h in [*headers, ROOT / "setup.py"])
         stamp = objects / "command.txt"
@@ -187,7 +188,7 @@ class BuildExtension(build_ext):
         library.parent.mkdir(parents=True, exist_ok=True)
         link = [*compiler, "-shared", *extra, *[str(j[1]) for j in jobs], "-o", str(library)]
         if nvcc:
-            link += [f"-L{toolkit_library_folder(nvcc)}", "-lcudart_static", "-lrt"]
+            link += [f"-L{cuda_libraries}", "-lcudart_static", "-lrt"]
         link += ["-lpthread", "-ldl", "-lm"]
         subprocess.run(link, check=True)
 

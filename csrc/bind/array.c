@@ -98,8 +98,15 @@ static int producer_error(const bind_place *place) {
     return -1;
 }
 
-/* The capsule keeps the memory alive and is not consumed: its destructor calls the producer's deleter. */
-static int tensor_from_capsule(const bind_place *place, PyObject *capsule, hs_tensor *out, bind_holds *holds) {
+/* object.__dlpack__(**keywords), where keywords is stolen. The capsule keeps the memory alive and is not consumed: its
+ * destructor calls the producer's deleter. */
+static int tensor_from_dlpack_method(const bind_place *place, PyObject *object, PyObject *keywords, hs_tensor *out,
+                                     bind_holds *holds) {
+    PyObject *method = PyObject_GetAttrString(object, "__dlpack__"), *empty = PyTuple_New(0);
+    PyObject *capsule = method && empty && keywords ? PyObject_Call(method, empty, keywords) : NULL;
+    Py_XDECREF(method);
+    Py_XDECREF(empty);
+    Py_XDECREF(keywords);
     if (!capsule) return producer_error(place);
     if (!bind_hold(holds, capsule)) return -1;
     const dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
@@ -111,13 +118,7 @@ static int tensor_from_old_torch(const bind_place *place, PyObject *object, hs_t
     PyObject *detached = PyObject_CallMethod(object, "detach", NULL);
     if (!detached) return producer_error(place);
     if (!bind_hold(holds, detached)) return -1;
-    PyObject *method = PyObject_GetAttrString(detached, "__dlpack__");
-    PyObject *empty = PyTuple_New(0), *keywords = Py_BuildValue("{s:i}", "stream", -1);
-    PyObject *capsule = method && empty && keywords ? PyObject_Call(method, empty, keywords) : NULL;
-    Py_XDECREF(method);
-    Py_XDECREF(empty);
-    Py_XDECREF(keywords);
-    return tensor_from_capsule(place, capsule, out, holds);
+    return tensor_from_dlpack_method(place, detached, Py_BuildValue("{s:i}", "stream", -1), out, holds);
 }
 
 /* CuPy, JAX and others. On CUDA the producer orders its work before the legacy default stream. */
@@ -128,14 +129,8 @@ static int tensor_from_protocol(const bind_place *place, PyObject *object, hs_te
     const int parsed = PyArg_ParseTuple(device, "ii", &type, &id);
     Py_DECREF(device);
     if (!parsed) return producer_error(place);
-    PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
-    PyObject *empty = PyTuple_New(0);
     PyObject *keywords = type == DL_CUDA ? Py_BuildValue("{s:i}", "stream", 1) : PyDict_New();
-    PyObject *capsule = method && empty && keywords ? PyObject_Call(method, empty, keywords) : NULL;
-    Py_XDECREF(method);
-    Py_XDECREF(empty);
-    Py_XDECREF(keywords);
-    return tensor_from_capsule(place, capsule, out, holds);
+    return tensor_from_dlpack_method(place, object, keywords, out, holds);
 }
 
 int bind_tensor(const bind_place *place, PyObject *object, hs_tensor *out, bind_holds *holds) {

@@ -29,8 +29,8 @@ void bind_state_release(bind_state *state);
 /* ---- arrays ---- */
 /* What must live until the call is over: capsules, copies, lists. */
 typedef struct {
-    PyObject *objects[64];
     int count;
+    PyObject *objects[64]; /* the first count of them */
 } bind_holds;
 
 bool bind_hold(bind_holds *holds, PyObject *object); /* steals the reference; false with an error set when full */
@@ -80,5 +80,4 @@ extern const int bind_op_count;
 
 /* Adds one function per op and calls() to the module. */
 int bind_add_ops(PyObject *module, bind_state *state);
-PyObject *bind_error(bind_state *state, hs_status status, hs_device device); /* sets the Python error; NULL */
 #endif

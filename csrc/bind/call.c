@@ -25,14 +25,14 @@ typedef union {
 typedef struct {
     hs_ctx ctx;
     bool has_device;
-    bind_holds holds;
     dl_managed_versioned *gpu_workspace;
     void *cpu_workspace;
     void *lists[8];
     int list_count;
+    bind_holds holds; /* last: what it has room for is not zeroed */
 } call;
 
-PyObject *bind_error(bind_state *state, hs_status status, hs_device device) {
+static void set_python_error(const bind_state *state, hs_status status, hs_device device) {
     PyObject *type = PyExc_RuntimeError;
     switch (status) {
     case HS_BAD_VALUE:
@@ -48,7 +48,6 @@ PyObject *bind_error(bind_state *state, hs_status status, hs_device device) {
         break;
     }
     PyErr_SetString(type, hs_error());
-    return NULL;
 }
 
 static void call_end(call *c) {
@@ -206,9 +205,6 @@ static PyObject *call_op(PyObject *self, PyObject *const *objects, Py_ssize_t co
     call c;
     memset(&c, 0, offsetof(call, holds));
     c.holds.count = 0;
-    c.gpu_workspace = NULL;
-    c.cpu_workspace = NULL;
-    c.list_count = 0;
     memset(args.bytes, 0, op->args_size);
     PyObject *result = NULL;
     for (int i = 0; i < op->field_count; i++)
@@ -218,7 +214,7 @@ static PyObject *call_op(PyObject *self, PyObject *const *objects, Py_ssize_t co
     if (get_workspace(&c, op, bound->state, args.bytes) < 0) goto end;
     const hs_status status = run(&c, op, args.bytes);
     if (status != HS_OK) {
-        bind_error(bound->state, status, c.ctx.device);
+        set_python_error(bound->state, status, c.ctx.device);
         goto end;
     }
     atomic_fetch_add_explicit(&bound->calls, 1, memory_order_relaxed);

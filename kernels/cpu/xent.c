@@ -199,8 +199,10 @@ static void finish(const hs_xent_forward_args *a, const forward *f) {
         counted += 1;
         weight += t->index ? class_weight(t, t->index[row]) : 1;
         if (f->ce) ce += f->ce[row];
-        const double lse = (double)f->lse[2 * row] + f->lse[2 * row + 1];
-        if (f->z_loss > 0) z += lse * lse;
+        if (f->z_loss > 0) {
+            const double lse = (double)f->lse[2 * row] + f->lse[2 * row + 1];
+            z += lse * lse;
+        }
     }
     float *denominator = a->denominator.data, *loss = a->loss.data;
     denominator[0] = (float)weight;

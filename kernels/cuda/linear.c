@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 
 #include "../ops/check.h"
-#include "device.h"
 #include "matmul.h"
 
 static const char op[] = "linear";
@@ -65,7 +64,7 @@ static hs_status finish(const hs_ctx *ctx, const hs_linear_forward_args *a, cons
     return hs_act_forward_cuda(ctx, &act);
 }
 
-static hs_status forward(const hs_ctx *ctx, const hs_linear_forward_args *a) {
+hs_status hs_linear_forward_cuda(const hs_ctx *ctx, const hs_linear_forward_args *a) {
     const sizes s = sizes_of(&a->y, &a->w);
     if (s.rows == 0 || s.out == 0) return HS_OK;
     const hs_tensor *z = hs_present(&a->z) ? &a->z : &a->y; /* where x wT + b goes when f is a pass of its own */
@@ -103,14 +102,6 @@ static hs_status forward(const hs_ctx *ctx, const hs_linear_forward_args *a) {
 int64_t hs_linear_forward_workspace_cuda(const hs_ctx *ctx, const hs_linear_forward_args *args) {
     (void)args;
     return hs_matmul_workspace(ctx->device.index);
-}
-
-hs_status hs_linear_forward_cuda(const hs_ctx *ctx, const hs_linear_forward_args *args) {
-    int previous;
-    HS_TRY(hs_device_enter(ctx->device.index, &previous));
-    const hs_status status = forward(ctx, args);
-    hs_device_leave(ctx->device.index, previous);
-    return status;
 }
 
 /* ---- backward ---- */
@@ -162,7 +153,7 @@ static hs_status input_gradient(const hs_ctx *ctx, const hs_linear_backward_args
     return hs_matmul_run(ctx, &p, &found);
 }
 
-static hs_status backward(const hs_ctx *ctx, const hs_linear_backward_args *a) {
+hs_status hs_linear_backward_cuda(const hs_ctx *ctx, const hs_linear_backward_args *a) {
     const sizes s = sizes_of(&a->dy, &a->w);
     if (s.rows == 0 || s.out == 0) {
         HS_TRY(zero(ctx, &a->dx));
@@ -189,12 +180,4 @@ static hs_status backward(const hs_ctx *ctx, const hs_linear_backward_args *a) {
 int64_t hs_linear_backward_workspace_cuda(const hs_ctx *ctx, const hs_linear_backward_args *args) {
     const hs_act_backward_args act = act_args(args, NULL);
     return head_bytes(ctx, args) + (hs_present(&act.dx) ? bytes_of(&act.dx) : 0);
-}
-
-hs_status hs_linear_backward_cuda(const hs_ctx *ctx, const hs_linear_backward_args *args) {
-    int previous;
-    HS_TRY(hs_device_enter(ctx->device.index, &previous));
-    const hs_status status = backward(ctx, args);
-    hs_device_leave(ctx->device.index, previous);
-    return status;
 }

@@ -182,8 +182,10 @@ __global__ void __launch_bounds__(sum_block) xent_sum_kernel(const row_reduction
         s.counted += 1.f;
         s.weight += a.target && a.weight && t >= 0 && t < a.classes ? a.weight[t] : 1.f;
         if (a.ce) s.ce += a.ce[row];
-        const float lse = a.lse[2 * row] + a.lse[2 * row + 1];
-        if (a.z_loss != 0.f) s.lse_squared += lse * lse;
+        if (a.z_loss != 0.f) {
+            const float lse = a.lse[2 * row] + a.lse[2 * row + 1];
+            s.lse_squared += lse * lse;
+        }
     }
     s = block_sums(s);
     if (gridDim.x == 1)

@@ -125,9 +125,9 @@ def _gpu_workspace(size, device):
 
 
 def _register_torch():
-    """Whether tensors are borrowed through DLPack's C exchange API (torch >= 2.10)."""
+    """Tensors are borrowed through DLPack's C exchange API where torch has it (2.10)."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    return _C.torch_register(
+    _C.torch_register(
         torch.Tensor,
         torch.nn.Parameter,
         exchange if type(exchange).__name__ == "PyCapsule" else None,
@@ -140,5 +140,5 @@ def _register_torch():
 _empty_like = {ndarray: lambda x: np.empty(x.shape, x.dtype)}
 if torch is not None:
     _empty_like |= {torch.Tensor: torch.empty_like, torch.nn.Parameter: torch.empty_like}
+    _register_torch()
 _C.gpu_workspace_register(_gpu_workspace)
-exchange_api = _register_torch() if torch is not None else False

@@ -26,13 +26,6 @@ const hs_device_properties *hs_device_properties_of(int index) {
     static const hs_device_properties small = {.multiprocessors = 1, .capability = 89}, large = {1, 0, 0, 90};
     return index == 1 ? &large : &small;
 }
-hs_status hs_device_enter(int index, int *previous) {
-    *previous = index;
-    return HS_OK;
-}
-void hs_device_leave(int index, int previous) {
-    assert(index == previous);
-}
 bool hs_device_is_capturing(void *stream) {
     (void)stream;
     return capturing;

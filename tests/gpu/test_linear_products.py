@@ -14,17 +14,11 @@ from halfstep import _C
 from tests import reference
 from tests.helpers import ACTIVATIONS, DTYPES, HALVES, Margins, gradient, normal, to64, torch_dtype
 from tests.tolerances import check, largest_error
+from tests.unit.test_act import TORCH
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 DEVICE = "cuda"
-TORCH = {
-    None: lambda z: z,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
-    "silu": F.silu,
-}
 # (rows, in, out): tensor cores' sizes, then odd ones, then single rows and columns.
 SHAPES = [(256, 768, 3072), (64, 64, 8), (33, 767, 129), (3, 1, 3), (1, 3, 1), (1, 64, 24)]
 

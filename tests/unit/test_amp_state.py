@@ -9,21 +9,8 @@ import torch
 
 from halfstep.amp import GradScaler
 from halfstep.optim import AdamW
-from tests.helpers import child, normal
-
-
-def scalar(value, device, dtype=torch.float32):
-    return torch.full((), value, dtype=dtype, device=device)
-
-
-def parameter(device, shape=(5, 3), seed=7, dtype="float32"):
-    return torch.nn.Parameter(normal(seed, shape, dtype, device))
-
-
-def backward(scaler, p, value=0.25):
-    """Gradients of about value, times the scale."""
-    p.grad = None
-    scaler.scale((p * value).sum()).backward()
+from tests.helpers import child
+from tests.unit.test_amp_loop import backward, parameter, scalar
 
 
 # ---- switched off, saved, set ----

@@ -34,3 +34,8 @@ def refuse_second_derivative(op):
             f"{op}: the second derivative is not implemented (create_graph=True asks for it); "
             "use torch.nn.functional for this layer"
         )
+
+
+def keep_needed(gradients, needed):
+    """None for what was not wanted, in place of the empty tensor that a library op returns."""
+    return tuple(g if need else None for g, need in zip(gradients, needed, strict=True))

@@ -10,7 +10,12 @@ from halfstep._compat import (
     same_kind,
 )
 from halfstep._ops import act
-from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_second_derivative
+from halfstep.functional._autograd import (
+    bind_apply,
+    keep_needed,
+    refuse_functorch,
+    refuse_second_derivative,
+)
 
 
 def bias_act(input, bias=None, activation="gelu"):
@@ -121,10 +126,10 @@ class _BiasAct(Function):
     def backward(ctx, dy):
         refuse_second_derivative("bias_act")
         x, b = ctx.saved_tensors
-        need_x, need_b, _, _ = ctx.needs_input_grad
+        wanted = ctx.needs_input_grad[:2]
         run = act.traced_backward if is_compiling() else act.backward
-        dx, db = run(dense(dy), x, b, ctx.cols, ctx.kind, need_x, need_b)
-        return dx if need_x else None, db if need_b else None, None, None
+        gradients = run(dense(dy), x, b, ctx.cols, ctx.kind, *wanted)
+        return *keep_needed(gradients, wanted), None, None
 
 
 _apply = bind_apply(_BiasAct)

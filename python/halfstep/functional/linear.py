@@ -13,7 +13,12 @@ from halfstep._compat import (
 from halfstep._half import half_of
 from halfstep._ops import act
 from halfstep._ops import linear as _linear
-from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_second_derivative
+from halfstep.functional._autograd import (
+    bind_apply,
+    keep_needed,
+    refuse_functorch,
+    refuse_second_derivative,
+)
 
 
 def linear(input, weight, bias=None, activation=None):
@@ -100,18 +105,10 @@ class _Linear(Function):
     def backward(ctx, dy):
         refuse_second_derivative("linear")
         x, w, saved, weight, bias = ctx.saved_tensors
-        need_x, need_w, need_b, _, _, _ = ctx.needs_input_grad
+        wanted = ctx.needs_input_grad[:3]
         run = _linear.traced_backward if is_compiling() else _linear.backward
-        wanted = (need_x, need_w, need_b)
-        dx, dw, db = run(dense(dy), x, w, saved, weight, bias, ctx.kind, *wanted)
-        return (
-            dx if need_x else None,
-            dw if need_w else None,
-            db if need_b else None,
-            None,
-            None,
-            None,
-        )
+        gradients = run(dense(dy), x, w, saved, weight, bias, ctx.kind, *wanted)
+        return *keep_needed(gradients, wanted), None, None, None
 
 
 _apply = bind_apply(_Linear)

@@ -13,7 +13,12 @@ from halfstep._compat import (
     same_kind,
 )
 from halfstep._ops import norm
-from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_second_derivative
+from halfstep.functional._autograd import (
+    bind_apply,
+    keep_needed,
+    refuse_functorch,
+    refuse_second_derivative,
+)
 
 
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, *, residual=None):
@@ -117,7 +122,7 @@ class _LayerNorm(Function):
             dy = dense(dy)
             wanted = (need_x, False, need_w, need_b)
             dx, _, dw, db = norm.traced_backward(dy, x, w, like, None, cols, eps, *wanted)
-            return *_present((dx, dw, db), (need_x, need_w, need_b)), None, None
+            return *keep_needed((dx, dw, db), (need_x, need_w, need_b)), None, None
         if not dy.is_contiguous() or dy.is_neg():
             dy = dense(dy)
         dx, dw, db = norm.tensor_backward(dy, x, w, like, cols, eps, need_x, need_w, need_b)
@@ -148,11 +153,7 @@ class _AddLayerNorm(Function):
         if not ctx.mixed:
             dresidual = dx
         needed = (need_x, need_residual, need_w, need_b)
-        return *_present((dx, dresidual, dw, db), needed), None, None
-
-
-def _present(gradients, needed):
-    return tuple(g if need else None for g, need in zip(gradients, needed, strict=True))
+        return *keep_needed((dx, dresidual, dw, db), needed), None, None
 
 
 _apply = bind_apply(_LayerNorm)
