@@ -1,27 +1,14 @@
 /* norm_backward.cu - LayerNorm, backward. The contract is in ops/norm.h, the launch shapes are in norm.cuh.
  *
- * dw and db take two stages: every block stores one partial sum a column, a second kernel adds the blocks in order.
- * A row that fits in registers is read once and its block keeps the sums in registers too. For a longer row one kernel
- * writes dx and the row's statistics, and another reads dy and h again by columns. */
+ * Few rows (is_few in norm_backward.cuh) take the one launch of norm_backward_few.cu. Otherwise dw and db take two
+ * stages: every block stores one partial sum a column, a second kernel adds the blocks in order. A row that fits in
+ * registers is read once and its block keeps the sums in registers too. For a longer row one kernel writes dx and the
+ * row's statistics, and another reads dy and h again by columns. */
 #include "../ops/norm.h"
 
-#include "norm.cuh"
+#include "norm_backward.cuh"
 
 static const char op[] = "layer_norm";
-
-template <typename T, typename H> struct backward_rows {
-    const T *dy;
-    const H *h;
-    weights w;
-    const H *dsum;
-    T *dx;
-    H *dresidual;
-    float *partial_dw, *partial_db; /* (blocks, cols) */
-    float4 *stats;                  /* scale, mean and rstd of every row; for long rows only */
-    int64_t rows, cols;
-    float eps;
-    bool vector;
-};
 
 /* 128 registers a thread, or 168 where a warp holds three or four packs of h, dy and both sums. Only the longest
  * slice of a block leaves no room for the next row. */
@@ -39,20 +26,6 @@ __host__ __device__ constexpr int backward_rows_of(shape s) {
 }
 __host__ __device__ constexpr bool backward_prefetches(shape s) {
     return s.packs < 4 || is_heavy(s);
-}
-
-/* Writes one pack of dx and dresidual. means: of g and of g * xhat, over the row. */
-template <typename T, typename H, int N, int G>
-__device__ __forceinline__ void store_dx(const backward_rows<T, H> &a, int64_t at, const slice<N, G> &s, int j,
-                                         const float (&h)[N], const float (&g)[N], const row_stats &stats, float2 means,
-                                         const raw<H, N> &dsum) {
-    float dh[N], more[N];
-    unpack(dsum, more);
-    const float factor = stats.rstd * stats.scale; /* 1 / sqrt(var + eps) */
-#pragma unroll
-    for (int k = 0; k < N; k++) dh[k] = factor * (g[k] - means.x - normalised(h[k], stats) * means.y) + more[k];
-    if (a.dx) store_slice(a.dx + at, s, j, dh);
-    if (a.dresidual) store_slice(a.dresidual + at, s, j, dh);
 }
 
 template <typename T, typename H, int I>
@@ -151,42 +124,14 @@ __global__ void __launch_bounds__(loop_threads) norm_backward_loop_kernel(const 
     __shared__ float slots[2][warp_size];
     __shared__ float2 mean_slots[warp_size];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const int64_t here = row * a.cols;
-        const row_stats stats = stats_of_row<H, N>(a.h + here, a.cols, a.vector, a.eps, slots);
+        const row_stats stats = stats_of_row<H, N>(a.h + row * a.cols, a.cols, a.vector, a.eps, slots);
         if (a.stats && threadIdx.x == 0) a.stats[row] = make_float4(stats.scale, stats.mean, stats.rstd, 0.f);
         if (!a.dx && !a.dresidual) continue;
-        /* f(slice, column of its tile, h, g) for every pack of the row */
-        const auto each = [&](auto f) {
-            for (int64_t first = 0; first < a.cols; first += G * N) {
-                const slice<N, G> s(threadIdx.x, a.cols - first, a.vector);
-                raw<H, N> h[1];
-                raw<T, N> dy[1];
-                load_slice(h, a.h + here + first, s);
-                load_slice(dy, a.dy + here + first, s);
-                float fh[N], g[N];
-                unpack(h[0], fh);
-                unpack(dy[0], g);
+        const auto weights = [&](const slice<N, G> &s, int64_t column, float (&w)[N]) {
 #pragma unroll
-                for (int k = 0; k < N; k++)
-                    if (k < s.count) g[k] *= weight_at<T>(a.w, first + s.column(0, k), 1.f);
-                f(s, first, fh, g);
-            }
+            for (int k = 0; k < N; k++) w[k] = k < s.count ? weight_at<T>(a.w, column + s.column(0, k), 1.f) : 0.f;
         };
-        float2 sums = make_float2(0.f, 0.f);
-        each([&](const slice<N, G> &, int64_t, const float (&h)[N], const float (&g)[N]) {
-#pragma unroll
-            for (int k = 0; k < N; k++) {
-                sums.x += g[k];
-                sums.y += g[k] * normalised(h[k], stats);
-            }
-        });
-        sums = group_sum<G>(sums, mean_slots);
-        const float2 means = make_float2(sums.x / a.cols, sums.y / a.cols);
-        each([&](const slice<N, G> &s, int64_t first, const float (&h)[N], const float (&g)[N]) {
-            raw<H, N> dsum[1] = {};
-            if (a.dsum) load_slice(dsum, a.dsum + here + first, s);
-            store_dx(a, here + first, s, 0, h, g, stats, means, dsum[0]);
-        });
+        backward_row<G, 1>(a, row, stats, weights, mean_slots);
     }
 }
 
@@ -204,32 +149,7 @@ __global__ void __launch_bounds__(column_warps *warp_size)
         const int64_t begin = a.rows * chunk / chunks, end = a.rows * (chunk + 1) / chunks;
         const slice<N, warp_size> s(threadIdx.x % warp_size, a.cols - first, a.vector);
         float sum_dw[N] = {}, sum_db[N] = {};
-        for (int64_t row = begin + threadIdx.x / warp_size; row < end; row += column_warps * ahead) {
-            raw<H, N> h[ahead][1] = {};
-            raw<T, N> dy[ahead][1] = {};
-            float4 stats[ahead];
-#pragma unroll
-            for (int i = 0; i < ahead; i++) {
-                const int64_t r = row + i * column_warps;
-                stats[i] = r < end ? a.stats[r] : make_float4(0.f, 0.f, 0.f, 0.f);
-                if (r < end) {
-                    load_slice(h[i], a.h + r * a.cols + first, s);
-                    load_slice(dy[i], a.dy + r * a.cols + first, s);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < ahead; i++) {
-                const row_stats row_stat = {stats[i].x, stats[i].y, stats[i].z};
-                float fh[N], fdy[N];
-                unpack(h[i][0], fh);
-                unpack(dy[i][0], fdy);
-#pragma unroll
-                for (int k = 0; k < N; k++) {
-                    sum_dw[k] += fdy[k] * normalised(fh[k], row_stat);
-                    sum_db[k] += fdy[k];
-                }
-            }
-        }
+        sum_rows<column_warps, ahead>(a, a.stats, begin, end, first, s, sum_dw, sum_db);
         const int64_t at = chunk * a.cols + first;
         if (a.partial_dw) store_sum_of_warps(sum_dw, a.vector, scratch, a.partial_dw + at, a.cols - first);
         if (a.partial_db) store_sum_of_warps(sum_db, a.vector, scratch, a.partial_db + at, a.cols - first);
@@ -237,8 +157,10 @@ __global__ void __launch_bounds__(column_warps *warp_size)
 }
 
 /* ---- host ---- */
-/* What a call needs: the shape, the partial sums a column, and the workspace [stats][partial dw][partial db]. */
+/* What a call needs: one launch for few rows, or the shape, the partial sums a column, and the workspace
+ * [stats][partial dw][partial db]. */
 struct backward_plan {
+    bool few;
     int shape;
     int64_t blocks, stats_bytes, sum_bytes, bytes;
 };
@@ -251,8 +173,10 @@ constexpr int64_t backward_shared(shape s, int n) {
 /* Holds for any arguments; of wrong ones the answer is never used. */
 static backward_plan plan_of(const hs_ctx *ctx, const hs_norm_backward_args *args) {
     const int64_t cols = args->cols, rows = cols > 0 ? hs_numel(&args->dy) / cols : 0;
-    backward_plan plan = {shape_count, 0, 0, 0, 0};
+    backward_plan plan = {false, shape_count, 0, 0, 0, 0};
     if (rows <= 0) return plan;
+    plan.few = is_few(rows, cols, hs_dtype_size(args->h.dtype));
+    if (plan.few) return plan;
     const hs_device_properties *device = hs_device_properties_of(ctx->device.index);
     const int n = args->h.dtype == HS_F32 ? pack_of<float> : pack_of<__half>;
     const bool sums = hs_present(&args->dw) || hs_present(&args->db);
@@ -316,13 +240,14 @@ template <typename T, typename H> static hs_status launch(const hs_ctx *ctx, con
                                    static_cast<float>(args->eps),
                                    vector};
     const cudaStream_t stream = stream_of(ctx);
-    launch_shape<T, H, 0>(a, plan, hs_device_properties_of(ctx->device.index)->multiprocessors, stream);
-    if (a.partial_dw || a.partial_db)
-        launch_column_sums(
-            {{{partial_dw, data(&args->dw), args->dw.dtype}, {partial_db, data(&args->db), args->db.dtype}},
-             plan.blocks,
-             args->cols},
-            stream);
+    const int multiprocessors = hs_device_properties_of(ctx->device.index)->multiprocessors;
+    const column_output dw = {data(&args->dw), args->dw.dtype}, db = {data(&args->db), args->db.dtype};
+    if (plan.few) {
+        launch_few(a, dw, db, multiprocessors, stream);
+        return launched(op);
+    }
+    launch_shape<T, H, 0>(a, plan, multiprocessors, stream);
+    if (dw.to || db.to) launch_column_sums({{{partial_dw, dw}, {partial_db, db}}, plan.blocks, args->cols}, stream);
     return launched(op);
 }
 

@@ -181,13 +181,32 @@ template <int G> __device__ __forceinline__ float2 group_sum(float2 v, float2 *s
 }
 
 /* ---- sums over rows, in two stages and a fixed order ---- */
-/* First stage: every block stores one partial sum a column. Here the warps of a block hold the same 32 * N columns of
- * different rows. One float of padding for every 32 keeps the banks apart. */
+/* Where the sum of a column goes: float32 or 16 bits, or absent. */
+struct column_output {
+    void *to;
+    int dtype;
+};
+
+__device__ __forceinline__ void store_column(const column_output &out, int64_t column, float v) {
+    switch (out.dtype) {
+    case HS_F32:
+        static_cast<float *>(out.to)[column] = v;
+        break;
+    case HS_F16:
+        static_cast<__half *>(out.to)[column] = from_float<__half>(v);
+        break;
+    default:
+        static_cast<__nv_bfloat16 *>(out.to)[column] = from_float<__nv_bfloat16>(v);
+    }
+}
+
+/* The warps of a block hold the same 32 * N columns of different rows: store(column, sum) gets each column's sum. One
+ * float of padding for every 32 keeps the banks apart. */
 template <int N> constexpr int warp_scratch = (warp_size + 1) * N; /* floats a warp */
 
-template <int N>
-__device__ __forceinline__ void store_sum_of_warps(const float (&v)[N], bool vector, float *scratch, float *to,
-                                                   int64_t cols) {
+template <int N, typename Store>
+__device__ __forceinline__ void sum_of_warps(const float (&v)[N], bool vector, float *scratch, int64_t cols,
+                                             const Store &store) {
     const int lane = threadIdx.x % warp_size, warps = blockDim.x / warp_size;
     float *mine = scratch + threadIdx.x / warp_size * warp_scratch<N>;
     __syncthreads();
@@ -200,15 +219,21 @@ __device__ __forceinline__ void store_sum_of_warps(const float (&v)[N], bool vec
     for (int column = threadIdx.x; column < warp_size * N && column < cols; column += blockDim.x) {
         float sum = 0.f;
         for (int warp = 0; warp < warps; warp++) sum += scratch[warp * warp_scratch<N> + column + column / warp_size];
-        to[column] = sum;
+        store(column, sum);
     }
+}
+
+/* First stage: every block stores one partial sum a column. */
+template <int N>
+__device__ __forceinline__ void store_sum_of_warps(const float (&v)[N], bool vector, float *scratch, float *to,
+                                                   int64_t cols) {
+    sum_of_warps(v, vector, scratch, cols, [&](int column, float sum) { to[column] = sum; });
 }
 
 /* Second stage: adds the blocks. partial: (blocks, cols). An absent output has no partials. */
 struct column_sum {
     const float *partial;
-    void *to;
-    int dtype;
+    column_output out;
 };
 struct column_sums {
     column_sum item[2];
@@ -220,7 +245,7 @@ constexpr int column_sum_rows = 16;
 static __global__ void __launch_bounds__(warp_size *column_sum_rows) column_sum_kernel(const column_sums sums) {
     __shared__ float part[column_sum_rows][warp_size];
     const column_sum item = blockIdx.y == 0 ? sums.item[0] : sums.item[1];
-    if (!item.to) return;
+    if (!item.out.to) return;
     for (int64_t first = int64_t(blockIdx.x) * warp_size; first < sums.cols; first += int64_t(gridDim.x) * warp_size) {
         const int64_t column = first + threadIdx.x;
         float sum = 0.f;
@@ -234,23 +259,14 @@ static __global__ void __launch_bounds__(warp_size *column_sum_rows) column_sum_
         __syncthreads();
         if (threadIdx.y == 0 && column < sums.cols) {
             for (int row = 1; row < column_sum_rows; row++) sum += part[row][threadIdx.x];
-            switch (item.dtype) {
-            case HS_F32:
-                static_cast<float *>(item.to)[column] = sum;
-                break;
-            case HS_F16:
-                static_cast<__half *>(item.to)[column] = from_float<__half>(sum);
-                break;
-            default:
-                static_cast<__nv_bfloat16 *>(item.to)[column] = from_float<__nv_bfloat16>(sum);
-            }
+            store_column(item.out, column, sum);
         }
     }
 }
 
 static inline void launch_column_sums(const column_sums &sums, cudaStream_t stream) {
     const int64_t tiles = ceil_div(sums.cols, warp_size), most = 1 << 20;
-    const dim3 grid(static_cast<unsigned>(tiles < most ? tiles : most), sums.item[1].to ? 2 : 1);
+    const dim3 grid(static_cast<unsigned>(tiles < most ? tiles : most), sums.item[1].out.to ? 2 : 1);
     column_sum_kernel<<<grid, dim3(warp_size, column_sum_rows), 0, stream>>>(sums);
 }
 
