@@ -51,16 +51,18 @@ static int whole_epilogue(const hs_linear_forward_args *a, int64_t out) {
     }
 }
 
-/* What the product left to do: from holds x wT, or x wT + b when b is absent here. */
-static hs_status finish(const hs_ctx *ctx, const hs_linear_forward_args *a, const hs_tensor *from, hs_tensor b,
-                        int64_t out) {
-    if (hs_present(&a->z) && hs_present(&b)) {
-        const hs_act_forward_args bias = {.x = *from, .b = b, .y = a->z, .cols = out, .kind = HS_ACT_NONE};
-        HS_TRY(hs_act_forward_cuda(ctx, &bias));
-        b = (hs_tensor){0};
-    }
-    if (a->kind == HS_ACT_NONE && !hs_present(&b)) return HS_OK;
-    const hs_act_forward_args act = {.x = *from, .b = b, .y = a->y, .cols = out, .kind = a->kind};
+/* Every row of t becomes b, or zero without one. */
+static hs_status fill_rows(const hs_ctx *ctx, const hs_tensor *t, const hs_tensor *b, int64_t out) {
+    HS_TRY(zero(ctx, t));
+    if (!hs_present(b)) return HS_OK;
+    const hs_act_forward_args bias = {.x = *t, .b = *b, .y = *t, .cols = out, .kind = HS_ACT_NONE};
+    return hs_act_forward_cuda(ctx, &bias);
+}
+
+/* y = f(z), where the product left f to a pass of its own. */
+static hs_status activate(const hs_ctx *ctx, const hs_linear_forward_args *a, const hs_tensor *z) {
+    if (a->kind == HS_ACT_NONE) return HS_OK;
+    const hs_act_forward_args act = {.x = *z, .y = a->y, .cols = 1, .kind = a->kind};
     return hs_act_forward_cuda(ctx, &act);
 }
 
@@ -69,8 +71,8 @@ hs_status hs_linear_forward_cuda(const hs_ctx *ctx, const hs_linear_forward_args
     if (s.rows == 0 || s.out == 0) return HS_OK;
     const hs_tensor *z = hs_present(&a->z) ? &a->z : &a->y; /* where x wT + b goes when f is a pass of its own */
     if (s.in == 0) {
-        HS_TRY(zero(ctx, z));
-        return finish(ctx, a, z, a->b, s.out);
+        HS_TRY(fill_rows(ctx, z, &a->b, s.out));
+        return activate(ctx, a, z);
     }
     hs_matmul p = {.op = op, .m = s.out, .n = s.rows, .k = s.in, .a = a->w.data, .b = a->x.data, .transpose_a = true};
     p.tf32 = a->tf32 && a->x.dtype == HS_F32;
@@ -87,16 +89,21 @@ hs_status hs_linear_forward_cuda(const hs_ctx *ctx, const hs_linear_forward_args
     }
     p.d = z->data;
     p.aux = NULL;
-    if (hs_present(&a->b) && a->kind != HS_ACT_NONE) {
-        p.epilogue = HS_LT_EPILOGUE_BIAS;
-        p.bias = a->b.data;
-        HS_TRY(hs_matmul_run(ctx, &p, &found));
-        if (found) return finish(ctx, a, z, (hs_tensor){0}, s.out);
+    if (hs_present(&a->b)) {
+        if (a->kind != HS_ACT_NONE) {
+            p.epilogue = HS_LT_EPILOGUE_BIAS;
+            p.bias = a->b.data;
+            HS_TRY(hs_matmul_run(ctx, &p, &found));
+            if (found) return activate(ctx, a, z);
+        }
+        /* b goes in before the product and not after it, so that x wT + b is rounded once. */
+        HS_TRY(fill_rows(ctx, z, &a->b, s.out));
+        p.accumulate = true;
+        p.bias = NULL;
     }
     p.epilogue = HS_LT_EPILOGUE_DEFAULT;
-    p.bias = NULL;
     HS_TRY(hs_matmul_run(ctx, &p, &found));
-    return finish(ctx, a, z, a->b, s.out);
+    return activate(ctx, a, z);
 }
 
 int64_t hs_linear_forward_workspace_cuda(const hs_ctx *ctx, const hs_linear_forward_args *args) {

@@ -22,8 +22,8 @@ typedef struct {
     int64_t m, n, k;
     int32_t dtype, d_dtype, epilogue;
     uint16_t align_a, align_b, align_d, align_bias, align_aux;
-    uint8_t transpose_a, transpose_b, tf32, deterministic;
-    uint8_t unused[6];
+    uint8_t transpose_a, transpose_b, tf32, accumulate, deterministic;
+    uint8_t unused[5];
 } product_key;
 _Static_assert(sizeof(product_key) == 56, "product_key has padding");
 
@@ -116,6 +116,7 @@ static product_key key_of(const hs_matmul *p, bool deterministic) {
         .transpose_a = p->transpose_a,
         .transpose_b = p->transpose_b,
         .tf32 = p->tf32,
+        .accumulate = p->accumulate,
         .deterministic = deterministic,
     };
 }
@@ -255,7 +256,7 @@ static hs_lt_status choose(const hs_cublaslt *lt, device_state *s, const hs_ctx 
 hs_lt_status hs_matmul_launch(const hs_cublaslt *lt, hs_lt_handle handle, const hs_matmul_plan *plan,
                               const hs_matmul *p, const hs_lt_algo *algo, void *workspace, int64_t workspace_bytes,
                               void *stream) {
-    const float alpha = 1, beta = 0;
+    const float alpha = 1, beta = p->accumulate;
     const hs_lt_status status = set_pointers(lt, plan, p);
     if (status) return status;
     return lt->matmul(handle, plan->desc, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->d, plan->d, p->d, plan->d,

@@ -17,6 +17,7 @@ typedef struct {
     void *d;
     bool transpose_a, transpose_b; /* A is stored k x m, B is stored n x k */
     bool tf32;                     /* only with float32 operands */
+    bool accumulate;               /* D = A B + D instead of D = A B */
     int dtype, d_dtype;            /* hs_dtype of A and B, of D */
     int epilogue;                  /* HS_LT_EPILOGUE_* */
     void *bias;                    /* for the epilogues with one, of d_dtype: m read, or n written by BGRADB */

@@ -10,12 +10,12 @@
 #include "../../kernels/cuda/device.h"
 #include "../../kernels/cuda/matmul.h"
 #include "../../kernels/ops/linear.h"
+#include "fake_act.h"
 #include "fake_cublaslt.h"
 
 /* ---- what surrounds the code under test ---- */
 struct fake_cuda fake_cuda = {.buffers_allowed = -1};
 static bool capturing, absent;
-static int act_passes;
 
 const hs_cublaslt *hs_library_cublaslt(const char *op) {
     if (!absent) return &fake_table;
@@ -29,60 +29,6 @@ const hs_device_properties *hs_device_properties_of(int index) {
 bool hs_device_is_capturing(void *stream) {
     (void)stream;
     return capturing;
-}
-
-static double f(int64_t kind, double z) {
-    switch (kind) {
-    case HS_ACT_RELU:
-        return z < 0 ? 0 : z;
-    case HS_ACT_GELU:
-        return z / 2 * (1 + erf(z / sqrt(2)));
-    case HS_ACT_GELU_TANH:
-        return gelu_tanh(z);
-    case HS_ACT_SILU:
-        return z / (1 + exp(-z));
-    default:
-        return z;
-    }
-}
-static double slope(int64_t kind, double z) {
-    if (kind == HS_ACT_RELU) return z > 0;
-    return (f(kind, z + 1e-4) - f(kind, z - 1e-4)) / 2e-4;
-}
-static unsigned type_of(const hs_tensor *t) {
-    return t->dtype == HS_BF16 ? HS_LT_R_16BF : HS_LT_R_32F;
-}
-static double get(const hs_tensor *t, int64_t i) {
-    return element(t->data, i, type_of(t));
-}
-
-hs_status hs_act_forward_cuda(const hs_ctx *ctx, const hs_act_forward_args *a) {
-    (void)ctx;
-    act_passes++;
-    for (int64_t i = 0; i < hs_numel(&a->x); i++)
-        set_element(a->y.data, i, type_of(&a->y),
-                    f(a->kind, get(&a->x, i) + (hs_present(&a->b) ? get(&a->b, i % a->cols) : 0)));
-    return HS_OK;
-}
-int64_t hs_act_backward_workspace_cuda(const hs_ctx *ctx, const hs_act_backward_args *a) {
-    (void)ctx, (void)a;
-    return 1000; /* no multiple of 256 */
-}
-hs_status hs_act_backward_cuda(const hs_ctx *ctx, const hs_act_backward_args *a) {
-    act_passes++;
-    memset(ctx->workspace, 0xff, 1000);
-    const int64_t rows = hs_numel(&a->dy) / a->cols;
-    for (int64_t j = 0; j < a->cols; j++) {
-        double sum = 0;
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t i = r * a->cols + j;
-            const double dz = get(&a->dy, i) * (a->kind ? slope(a->kind, get(&a->x, i)) : 1);
-            if (hs_present(&a->dx)) set_element(a->dx.data, i, type_of(&a->dx), dz);
-            sum += dz;
-        }
-        if (hs_present(&a->db)) set_element(a->db.data, j, type_of(&a->db), sum);
-    }
-    return HS_OK;
 }
 
 /* ---- tensors between poisoned margins ---- */
@@ -232,6 +178,33 @@ static void test_refusals(void) {
     fake_lt.refused_at_launch = 0;
 }
 
+/* x wT is 1 + 2^-9, which rounds to 1, and b takes the 1 away: z is 2^-9 only where it is rounded once. */
+static void test_one_rounding(void) {
+    const unsigned refused[] = {HS_LT_EPILOGUE_BIAS, HS_LT_EPILOGUE_RELU_BIAS, HS_LT_EPILOGUE_GELU_AUX_BIAS};
+    memcpy(fake_lt.refused, refused, sizeof refused);
+    const int64_t kinds[] = {HS_ACT_NONE, HS_ACT_RELU, HS_ACT_GELU_TANH};
+    for (int i = 0; i < 3; i++) {
+        const bool with_z = kinds[i] == HS_ACT_GELU_TANH;
+        hs_linear_forward_args a = {.kind = kinds[i]};
+        a.x = tensor(HS_BF16, 2, 1, 2);
+        a.w = tensor(HS_BF16, 2, 1, 2);
+        a.b = tensor(HS_BF16, 1, 1, 1);
+        a.y = tensor(HS_BF16, 2, 1, 1);
+        if (with_z) a.z = tensor(HS_BF16, 2, 1, 1);
+        set_element(a.x.data, 0, HS_LT_R_16BF, 1);
+        set_element(a.x.data, 1, HS_LT_R_16BF, 0x1p-9);
+        for (int k = 0; k < 2; k++) set_element(a.w.data, k, HS_LT_R_16BF, 1);
+        set_element(a.b.data, 0, HS_LT_R_16BF, -1);
+        hs_ctx ctx = {.device = {HS_CUDA, 0}};
+        ctx = context(false, hs_linear_forward_workspace(&ctx, &a));
+        assert(hs_linear_forward(&ctx, &a) == HS_OK);
+        assert(get(with_z ? &a.z : &a.y, 0) == 0x1p-9);
+        check_margins_and_free();
+        free(ctx.workspace);
+    }
+    memset(fake_lt.refused, 0, sizeof fake_lt.refused);
+}
+
 /* ---- the choice of an algorithm ---- */
 static hs_matmul product(int64_t m) {
     static _Alignas(256) float operands[3][4096];
@@ -379,6 +352,7 @@ int main(void) {
     setenv("HALFSTEP_TUNE", "0", 1);
     test_results();
     test_refusals();
+    test_one_rounding();
     test_many_shapes();
     assert(act_passes > 0);
     puts("linear: ok");
