@@ -15,10 +15,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     torch.set_num_threads(1)  # the tensors are small, and idle threads of torch's would spin
     if config.getoption("--without-exchange-api"):
-        import halfstep._compat  # noqa: F401  (it registers torch; the next line has the last word)
-        from halfstep import _C
+        from halfstep import _compat
 
-        _C.torch_register(torch.Tensor, torch.nn.Parameter, None, None, None, None)
+        _compat.register_torch(exchange=None)
 
 
 @pytest.fixture

@@ -157,6 +157,39 @@ int bind_tensor(const bind_place *place, PyObject *object, hs_tensor *out, bind_
     return -1;
 }
 
+/* Whether object is a torch tensor like conj().imag. A parameter owns its values as they are. */
+static int is_negated(const bind_state *state, PyObject *object) {
+    if (!state->is_neg || Py_TYPE(object) != state->tensor) return 0;
+    PyObject *answer = PyObject_CallFunctionObjArgs(state->is_neg, object, NULL);
+    if (!answer) return -1;
+    const int negated = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return negated;
+}
+
+int bind_dense_tensor(const bind_place *place, PyObject **object, hs_tensor *out, bind_holds *holds) {
+    const int negated = is_negated(place->state, *object);
+    if (negated < 0) return producer_error(place);
+    if (!negated) {
+        if (bind_tensor(place, *object, out, holds) < 0) return -1;
+        if (hs_is_contiguous(out) || !place->state->dense) return 0;
+    }
+    PyObject *copy = PyObject_CallFunctionObjArgs(place->state->dense, *object, NULL);
+    if (!bind_hold(holds, copy)) return -1;
+    *object = copy;
+    return bind_tensor(place, copy, out, holds);
+}
+
+PyObject *bind_empty_like(const bind_place *place, PyObject *model) {
+    const bind_state *state = place->state;
+    PyTypeObject *type = Py_TYPE(model);
+    const bool tensor = state->tensor && (type == state->tensor || type == state->parameter);
+    PyObject *make = tensor ? state->tensor_like : state->empty_like;
+    if (!make)
+        return PyErr_Format(PyExc_RuntimeError, "%s: nothing is registered that allocates %s", place->op, place->name);
+    return PyObject_CallFunctionObjArgs(make, model, NULL);
+}
+
 int bind_current_stream(bind_state *state, hs_device device, void **stream) {
     *stream = NULL;
     if (device.kind == HS_CPU) return 0;

@@ -11,8 +11,9 @@
 #include "../../kernels/base/tensor.h"
 #include "dlpack.h"
 
-/* ---- what torch told us, once ---- */
-/* One per module object; the op functions keep it alive. Filled by torch_register, read under the GIL. */
+/* ---- what Python told us, once ---- */
+/* One per module object; the op functions keep it alive. Filled by torch_register and arrays_register, read under the
+ * GIL. */
 typedef struct {
     Py_ssize_t references;
     PyTypeObject *tensor, *parameter; /* NULL until torch is there */
@@ -20,6 +21,10 @@ typedef struct {
     PyObject *current_stream;         /* callable(device index) -> int, where exchange is NULL */
     PyObject *out_of_memory;          /* torch.OutOfMemoryError */
     PyObject *is_deterministic;       /* callable() -> bool */
+    PyObject *is_neg;                 /* callable(tensor) -> bool: whether its memory holds the negated values */
+    PyObject *tensor_like;            /* callable(tensor) -> a new tensor like it */
+    PyObject *dense;                  /* callable(array) -> a row-major array that holds the values it shows */
+    PyObject *empty_like;             /* callable(array) -> a new array like it, for any kind */
     PyObject *gpu_workspace;          /* callable(bytes, device index) -> array, where exchange cannot allocate */
 } bind_state;
 
@@ -44,6 +49,8 @@ typedef struct {
 } bind_place;
 
 /* Each returns 0, or -1 with an error set that names op and argument. */
+/* *object is replaced by a copy, which holds keeps, where it is not row-major or shows its memory negated. */
+int bind_dense_tensor(const bind_place *place, PyObject **object, hs_tensor *out, bind_holds *holds);
 int bind_tensor(const bind_place *place, PyObject *object, hs_tensor *out, bind_holds *holds);
 int bind_tensor_from_dlpack(const bind_place *place, const dl_tensor *from, hs_tensor *out);
 int bind_tensor_from_numpy(const bind_place *place, PyObject *array, hs_tensor *out);
@@ -51,6 +58,9 @@ bool bind_is_numpy(PyObject *object);
 
 /* The stream on which the caller works. */
 int bind_current_stream(bind_state *state, hs_device device, void **stream);
+
+/* An uninitialised array of model's kind, shape and dtype; model is row-major. NULL with an error set. */
+PyObject *bind_empty_like(const bind_place *place, PyObject *model);
 
 /* ---- ops ---- */
 typedef enum { BIND_INPUT, BIND_OUTPUT, BIND_INPUT_LIST, BIND_OUTPUT_LIST, BIND_INTEGER, BIND_NUMBER } bind_kind;
@@ -60,6 +70,7 @@ typedef struct {
     uint16_t offset; /* in the argument struct */
     uint8_t kind;    /* bind_kind */
     bool optional;   /* None is accepted */
+    uint16_t model;  /* of an output: the offset of the input it is made like where ... is given, or BIND_NO_MODEL */
 } bind_field;
 
 typedef struct {
@@ -73,11 +84,13 @@ typedef struct {
     bool asks_deterministic;
 } bind_op;
 
-enum { BIND_MAX_ARGS_SIZE = 2048 };
+enum { BIND_MAX_ARGS_SIZE = 2048, BIND_MAX_FIELDS = 32, BIND_MAX_OUTPUTS = 4, BIND_NO_MODEL = UINT16_MAX };
 
 extern const bind_op bind_ops[];
 extern const int bind_op_count;
 
-/* Adds one function per op and calls() to the module. */
+/* Adds one function per op and calls() to the module. A function takes the fields' values in order. An output is an
+ * array to write into or, where it has a model, ... for a new one. With a ... the call returns the outputs: the one, or
+ * a tuple of all in order; else None. */
 int bind_add_ops(PyObject *module, bind_state *state);
 #endif

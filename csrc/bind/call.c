@@ -29,7 +29,11 @@ typedef struct {
     void *cpu_workspace;
     void *lists[8];
     int list_count;
-    bind_holds holds; /* last: what it has room for is not zeroed */
+    int output_count;
+    bool makes; /* an output was given as ... */
+    PyObject *outputs[BIND_MAX_OUTPUTS];
+    PyObject *inputs[BIND_MAX_FIELDS]; /* by field: what was read */
+    bind_holds holds;                  /* last: what it has room for is not zeroed */
 } call;
 
 static void set_python_error(const bind_state *state, hs_status status, hs_device device) {
@@ -53,6 +57,7 @@ static void set_python_error(const bind_state *state, hs_status status, hs_devic
 static void call_end(call *c) {
     if (c->gpu_workspace) c->gpu_workspace->deleter(c->gpu_workspace);
     hs_os_free(c->cpu_workspace);
+    while (c->output_count) Py_DECREF(c->outputs[--c->output_count]);
     while (c->list_count) PyMem_Free(c->lists[--c->list_count]);
     bind_release(&c->holds);
 }
@@ -97,16 +102,50 @@ static int read_list(const bind_place *place, PyObject *object, hs_tensor_list *
     return 0;
 }
 
+static int read_output(const bind_place *place, const bind_field *field, const bind_op *op, PyObject *object,
+                       hs_tensor *out, call *c) {
+    if (object == Py_Ellipsis && field->model != BIND_NO_MODEL) {
+        PyObject *model = NULL;
+        for (int i = 0; i < op->field_count; i++)
+            if (op->fields[i].offset == field->model) model = c->inputs[i];
+        if (!model) {
+            PyErr_Format(PyExc_ValueError, "%s: %s is ..., but what it is made like is None", op->op, field->name);
+            return -1;
+        }
+        object = bind_empty_like(place, model);
+        if (!object) return -1;
+        c->makes = true;
+    } else {
+        Py_INCREF(object);
+    }
+    c->outputs[c->output_count++] = object;
+    if (object == Py_None && field->optional) return 0;
+    return bind_tensor(place, object, out, &c->holds);
+}
+
+/* What the call returns; NULL with an error set. */
+static PyObject *result_of(call *c) {
+    if (!c->makes) return Py_NewRef(Py_None);
+    if (c->output_count == 1) return Py_NewRef(c->outputs[0]);
+    PyObject *outputs = PyTuple_New(c->output_count);
+    for (int i = 0; outputs && i < c->output_count; i++) PyTuple_SetItem(outputs, i, Py_NewRef(c->outputs[i]));
+    return outputs;
+}
+
 static int read_field(const bind_field *field, const bind_op *op, bind_state *state, PyObject *object, char *args,
                       call *c) {
     const bool written = field->kind == BIND_OUTPUT || field->kind == BIND_OUTPUT_LIST;
     const bind_place place = {state, op->op, field->name, written};
     void *target = args + field->offset;
-    if (object == Py_None && field->optional) return 0;
+    if (object == Py_None && field->optional && field->kind != BIND_OUTPUT) return 0;
     switch ((bind_kind)field->kind) {
-    case BIND_INPUT:
     case BIND_OUTPUT:
-        if (bind_tensor(&place, object, target, &c->holds) < 0) return -1;
+        if (read_output(&place, field, op, object, target, c) < 0) return -1;
+        if (hs_present(target)) note_device(c, target);
+        return 0;
+    case BIND_INPUT:
+        if (bind_dense_tensor(&place, &object, target, &c->holds) < 0) return -1;
+        c->inputs[field - op->fields] = object;
         note_device(c, target);
         return 0;
     case BIND_INPUT_LIST:
@@ -218,7 +257,7 @@ static PyObject *call_op(PyObject *self, PyObject *const *objects, Py_ssize_t co
         goto end;
     }
     atomic_fetch_add_explicit(&bound->calls, 1, memory_order_relaxed);
-    result = Py_NewRef(Py_None);
+    result = result_of(&c);
 end:
     call_end(&c);
     return result;

@@ -30,8 +30,10 @@ static const dl_exchange *exchange_from(PyObject *capsule) {
 }
 
 static PyObject *torch_register(PyObject *module, PyObject *args) {
-    PyObject *tensor, *parameter, *capsule, *stream, *memory, *deterministic;
-    if (!PyArg_ParseTuple(args, "OOOOOO", &tensor, &parameter, &capsule, &stream, &memory, &deterministic)) return NULL;
+    PyObject *tensor, *parameter, *capsule, *stream, *memory, *deterministic, *is_neg, *like;
+    if (!PyArg_ParseTuple(args, "OOOOOOOO", &tensor, &parameter, &capsule, &stream, &memory, &deterministic, &is_neg,
+                          &like))
+        return NULL;
     if (!PyType_Check(tensor) || !PyType_Check(parameter))
         return PyErr_Format(PyExc_TypeError, "torch_register: expected two types, got %R and %R", tensor, parameter);
     const dl_exchange *exchange = capsule == Py_None ? NULL : exchange_from(capsule);
@@ -42,12 +44,19 @@ static PyObject *torch_register(PyObject *module, PyObject *args) {
     replace(&state->current_stream, stream);
     replace(&state->out_of_memory, memory);
     replace(&state->is_deterministic, deterministic);
+    replace(&state->is_neg, is_neg);
+    replace(&state->tensor_like, like);
     state->exchange = exchange;
     return PyBool_FromLong(exchange != NULL);
 }
 
-static PyObject *gpu_workspace_register(PyObject *module, PyObject *function) {
-    replace(&state_of(module)->gpu_workspace, function);
+static PyObject *arrays_register(PyObject *module, PyObject *args) {
+    PyObject *dense, *empty_like, *gpu_workspace;
+    if (!PyArg_ParseTuple(args, "OOO", &dense, &empty_like, &gpu_workspace)) return NULL;
+    bind_state *state = state_of(module);
+    replace(&state->dense, dense);
+    replace(&state->empty_like, empty_like);
+    replace(&state->gpu_workspace, gpu_workspace);
     Py_RETURN_NONE;
 }
 
@@ -58,7 +67,8 @@ static PyObject *library_paths(PyObject *module, PyObject *folders) {
     int count = 0;
     const Py_ssize_t size = PySequence_Size(folders);
     if (size < 0) return NULL;
-    for (Py_ssize_t i = 0; i < size && count < 32; i++) {
+    if (size > 32) return PyErr_Format(PyExc_ValueError, "library_paths: %zd folders, at most 32 are supported", size);
+    for (Py_ssize_t i = 0; i < size; i++) {
         PyObject *item = PySequence_GetItem(folders, i);
         PyObject *bytes = item ? PyUnicode_EncodeFSDefault(item) : NULL;
         Py_XDECREF(item);
@@ -66,7 +76,8 @@ static PyObject *library_paths(PyObject *module, PyObject *folders) {
         held[count] = bytes;
         paths[count++] = PyBytes_AsString(bytes);
     }
-    if (!PyErr_Occurred()) hs_library_paths_set(paths, count);
+    if (!PyErr_Occurred() && hs_library_paths_set(paths, count) != HS_OK)
+        PyErr_SetString(PyExc_MemoryError, hs_error());
     for (int i = 0; i < count; i++) Py_DECREF(held[i]);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
@@ -105,10 +116,11 @@ static PyObject *gpu_count(PyObject *module, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"torch_register", torch_register, METH_VARARGS,
-     "torch_register(Tensor, Parameter, exchange_capsule, current_stream, OutOfMemoryError, is_deterministic) -> bool:"
-     " whether the exchange API is in use. The last four may be None."},
-    {"gpu_workspace_register", gpu_workspace_register, METH_O,
-     "gpu_workspace_register(function): function(bytes, device_index) -> array, for torch below 2.10 and CuPy"},
+     "torch_register(Tensor, Parameter, exchange_capsule, current_stream, OutOfMemoryError, is_deterministic, is_neg,"
+     " empty_like) -> bool: whether the exchange API is in use. The capsule and what stands behind it may be None."},
+    {"arrays_register", arrays_register, METH_VARARGS,
+     "arrays_register(dense, empty_like, gpu_workspace): dense(array) and empty_like(array) -> array, and"
+     " gpu_workspace(bytes, device_index) -> array, for torch below 2.10 and CuPy"},
     {"library_paths", library_paths, METH_O, "library_paths(folders): where to look for cuBLASLt and its like"},
     {"thread_count", thread_count, METH_VARARGS, "thread_count(count=0) -> int: sets it where count is not 0"},
     {"build", build, METH_NOARGS, "build() -> dict: how this module was built"},

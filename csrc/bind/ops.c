@@ -8,11 +8,15 @@
 #include "../../kernels/ops/xent.h"
 #include "bind.h"
 
-#define FIELD(args, member, kind, optional) {#member, (uint16_t)offsetof(args, member), kind, optional}
+#define FIELD_LIKE(args, member, kind, optional, model)                                                                \
+    {#member, (uint16_t)offsetof(args, member), kind, optional, model}
+#define FIELD(args, member, kind, optional) FIELD_LIKE(args, member, kind, optional, BIND_NO_MODEL)
 #define IN(args, member) FIELD(args, member, BIND_INPUT, false)
 #define IN_OPTIONAL(args, member) FIELD(args, member, BIND_INPUT, true)
 #define OUT(args, member) FIELD(args, member, BIND_OUTPUT, false)
 #define OUT_OPTIONAL(args, member) FIELD(args, member, BIND_OUTPUT, true)
+#define OUT_LIKE(args, member, model) FIELD_LIKE(args, member, BIND_OUTPUT, false, offsetof(args, model))
+#define OUT_OPTIONAL_LIKE(args, member, model) FIELD_LIKE(args, member, BIND_OUTPUT, true, offsetof(args, model))
 #define IN_LIST(args, member) FIELD(args, member, BIND_INPUT_LIST, false)
 #define OUT_LIST(args, member) FIELD(args, member, BIND_OUTPUT_LIST, false)
 #define INTEGER(args, member) FIELD(args, member, BIND_INTEGER, false)
@@ -21,24 +25,32 @@
 static const bind_field norm_forward[] = {
     IN(hs_norm_forward_args, x),          IN_OPTIONAL(hs_norm_forward_args, residual),
     IN_OPTIONAL(hs_norm_forward_args, w), IN_OPTIONAL(hs_norm_forward_args, b),
-    OUT(hs_norm_forward_args, y),         OUT_OPTIONAL(hs_norm_forward_args, sum),
+    OUT_LIKE(hs_norm_forward_args, y, x), OUT_OPTIONAL_LIKE(hs_norm_forward_args, sum, residual),
     INTEGER(hs_norm_forward_args, cols),  NUMBER(hs_norm_forward_args, eps),
 };
 static const bind_field norm_backward[] = {
-    IN(hs_norm_backward_args, dy),           IN(hs_norm_backward_args, h),
-    IN_OPTIONAL(hs_norm_backward_args, w),   IN_OPTIONAL(hs_norm_backward_args, dsum),
-    OUT_OPTIONAL(hs_norm_backward_args, dx), OUT_OPTIONAL(hs_norm_backward_args, dresidual),
-    OUT_OPTIONAL(hs_norm_backward_args, dw), OUT_OPTIONAL(hs_norm_backward_args, db),
-    INTEGER(hs_norm_backward_args, cols),    NUMBER(hs_norm_backward_args, eps),
+    IN(hs_norm_backward_args, dy),
+    IN(hs_norm_backward_args, h),
+    IN_OPTIONAL(hs_norm_backward_args, w),
+    IN_OPTIONAL(hs_norm_backward_args, dsum),
+    OUT_OPTIONAL_LIKE(hs_norm_backward_args, dx, dy),
+    OUT_OPTIONAL_LIKE(hs_norm_backward_args, dresidual, h),
+    OUT_OPTIONAL_LIKE(hs_norm_backward_args, dw, w),
+    OUT_OPTIONAL_LIKE(hs_norm_backward_args, db, w),
+    INTEGER(hs_norm_backward_args, cols),
+    NUMBER(hs_norm_backward_args, eps),
 };
 static const bind_field act_forward[] = {
-    IN(hs_act_forward_args, x),         IN_OPTIONAL(hs_act_forward_args, b), OUT(hs_act_forward_args, y),
+    IN(hs_act_forward_args, x),         IN_OPTIONAL(hs_act_forward_args, b), OUT_LIKE(hs_act_forward_args, y, x),
     INTEGER(hs_act_forward_args, cols), INTEGER(hs_act_forward_args, kind),
 };
 static const bind_field act_backward[] = {
-    IN(hs_act_backward_args, dy),           IN_OPTIONAL(hs_act_backward_args, x),
-    IN_OPTIONAL(hs_act_backward_args, b),   OUT_OPTIONAL(hs_act_backward_args, dx),
-    OUT_OPTIONAL(hs_act_backward_args, db), INTEGER(hs_act_backward_args, cols),
+    IN(hs_act_backward_args, dy),
+    IN_OPTIONAL(hs_act_backward_args, x),
+    IN_OPTIONAL(hs_act_backward_args, b),
+    OUT_OPTIONAL_LIKE(hs_act_backward_args, dx, dy),
+    OUT_OPTIONAL_LIKE(hs_act_backward_args, db, b),
+    INTEGER(hs_act_backward_args, cols),
     INTEGER(hs_act_backward_args, kind),
 };
 static const bind_field linear_forward[] = {
@@ -52,7 +64,7 @@ static const bind_field linear_backward[] = {
     IN(hs_linear_backward_args, x),
     IN(hs_linear_backward_args, w),
     IN_OPTIONAL(hs_linear_backward_args, saved),
-    OUT_OPTIONAL(hs_linear_backward_args, dx),
+    OUT_OPTIONAL_LIKE(hs_linear_backward_args, dx, x),
     OUT_OPTIONAL(hs_linear_backward_args, dw),
     OUT_OPTIONAL(hs_linear_backward_args, db),
     INTEGER(hs_linear_backward_args, kind),
@@ -78,7 +90,7 @@ static const bind_field xent_backward[] = {
     IN_OPTIONAL(hs_xent_backward_args, weight),
     IN(hs_xent_backward_args, lse),
     IN(hs_xent_backward_args, denominator),
-    OUT(hs_xent_backward_args, dlogits),
+    OUT_LIKE(hs_xent_backward_args, dlogits, logits),
     INTEGER(hs_xent_backward_args, ignore_index),
     INTEGER(hs_xent_backward_args, reduction),
     NUMBER(hs_xent_backward_args, label_smoothing),
@@ -86,8 +98,8 @@ static const bind_field xent_backward[] = {
     INTEGER(hs_xent_backward_args, zero_if_all_ignored),
 };
 static const bind_field dropout[] = {
-    IN(hs_dropout_args, x),     OUT(hs_dropout_args, y),        IN_OPTIONAL(hs_dropout_args, state),
-    NUMBER(hs_dropout_args, p), INTEGER(hs_dropout_args, seed), INTEGER(hs_dropout_args, offset),
+    IN(hs_dropout_args, x),     OUT_LIKE(hs_dropout_args, y, x), IN_OPTIONAL(hs_dropout_args, state),
+    NUMBER(hs_dropout_args, p), INTEGER(hs_dropout_args, seed),  INTEGER(hs_dropout_args, offset),
 };
 static const bind_field adamw[] = {
     OUT_LIST(hs_adamw_args, p),

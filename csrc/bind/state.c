@@ -1,4 +1,4 @@
-/* state.c - what torch told us, and how long it lives: as long as the module or a function of it. */
+/* state.c - what Python told us, and how long it lives: as long as the module or a function of it. */
 #include "bind.h"
 
 bind_state *bind_state_new(void) {
@@ -14,6 +14,10 @@ void bind_state_release(bind_state *state) {
     Py_XDECREF(state->current_stream);
     Py_XDECREF(state->out_of_memory);
     Py_XDECREF(state->is_deterministic);
+    Py_XDECREF(state->is_neg);
+    Py_XDECREF(state->tensor_like);
+    Py_XDECREF(state->dense);
+    Py_XDECREF(state->empty_like);
     Py_XDECREF(state->gpu_workspace);
     PyMem_Free(state);
 }

@@ -37,12 +37,8 @@ is_compiling = torch.compiler.is_compiling if torch is not None else never
 functorch_active = torch._C._are_functorch_transforms_active if torch is not None else never
 
 
-# empty_like of a torch tensor, without asking what x is.
-tensor_like = torch.empty_like if torch is not None else None
-
-
 def empty_like(x):
-    """An uninitialised array of x's shape and dtype: torch's, CuPy's, else NumPy's."""
+    """An uninitialised row-major array of x's shape and dtype: torch's, CuPy's, else NumPy's."""
     make = _empty_like.get(type(x))
     return make(x) if make is not None else _empty_like_other(x)
 
@@ -59,10 +55,6 @@ def empty(shape, dtype, like):
 def dense(x):
     """x where it is row-major and holds the values that it shows, else a copy that does."""
     if isinstance(x, Tensor):
-        if is_compiling():  # Dynamo can ask a tensor neither for its layout nor for is_neg
-            return x.resolve_neg().contiguous()
-        if x.is_contiguous() and not x.is_neg():
-            return x
         if x.layout is not torch.strided:
             return x  # C says that it has no plain memory
         return x.resolve_neg().contiguous()
@@ -99,9 +91,13 @@ def _numpy_dtype(name):
     return np.dtype(name)
 
 
+def _tensor_like(x):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 def _empty_like_other(x):
     if isinstance(x, Tensor):
-        return torch.empty_like(x)
+        return _tensor_like(x)
     if isinstance(x, ndarray):
         return np.empty(x.shape, x.dtype)
     if _is_cupy(x):
@@ -124,9 +120,11 @@ def _gpu_workspace(size, device):
         return cupy.empty(size, dtype="uint8")
 
 
-def _register_torch():
-    """Tensors are borrowed through DLPack's C exchange API where torch has it (2.10)."""
-    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+def register_torch(exchange):
+    """exchange: the capsule of DLPack's C exchange API, by which tensors are borrowed (torch 2.10).
+
+    With None they are read through __dlpack__.
+    """
     _C.torch_register(
         torch.Tensor,
         torch.nn.Parameter,
@@ -134,11 +132,13 @@ def _register_torch():
         getattr(torch._C, "_cuda_getCurrentRawStream", None),
         getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError,
         torch.are_deterministic_algorithms_enabled,
+        torch.Tensor.is_neg,
+        torch.empty_like,
     )
 
 
 _empty_like = {ndarray: lambda x: np.empty(x.shape, x.dtype)}
 if torch is not None:
-    _empty_like |= {torch.Tensor: torch.empty_like, torch.nn.Parameter: torch.empty_like}
-    _register_torch()
-_C.gpu_workspace_register(_gpu_workspace)
+    _empty_like |= {torch.Tensor: _tensor_like, torch.nn.Parameter: _tensor_like}
+    register_torch(getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+_C.arrays_register(dense, empty_like, _gpu_workspace)

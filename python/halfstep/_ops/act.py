@@ -21,10 +21,8 @@ def forward_outputs(x, b, cols, kind):
 
 
 def forward(x, b, cols, kind):
-    """f(x + b). x is dense; without b, cols is free."""
-    y = empty_like(x)
-    _C.act_forward(x, b, y, cols, kind)
-    return (y,)
+    """f(x + b). Without b, cols is free."""
+    return (_C.act_forward(x, b, ..., cols, kind),)
 
 
 def backward_outputs(dy, x, b, cols, kind, want_dx, want_db):
@@ -33,10 +31,8 @@ def backward_outputs(dy, x, b, cols, kind, want_dx, want_db):
 
 
 def backward(dy, x, b, cols, kind, want_dx, want_db):
-    """Fills backward_outputs. dy and x are dense; for relu x may be y."""
-    dx, db = outputs = backward_outputs(dy, x, b, cols, kind, want_dx, want_db)
-    _C.act_backward(dy, x, b, dx, db, cols, kind)
-    return outputs
+    """Makes and fills backward_outputs. For relu x may be y."""
+    return _C.act_backward(dy, x, b, ... if want_dx else None, ... if want_db else None, cols, kind)
 
 
 traced_forward = register(

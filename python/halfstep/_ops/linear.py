@@ -28,7 +28,7 @@ def forward_outputs(x, w, b, kind, want_z):
 
 
 def forward(x, w, b, kind, want_z):
-    """Fills forward_outputs. x, w and b are dense and of one dtype."""
+    """Fills forward_outputs. x, w and b are of one dtype."""
     if not (isinstance(x, Tensor) and x.is_cuda):
         return _forward_cpu(x, w, b, kind, want_z)
     y, z = outputs = forward_outputs(x, w, b, kind, want_z)
@@ -40,7 +40,7 @@ def backward_outputs(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want
     """dx, dw as weight, db as bias; None where not wanted. weight and bias give the dtypes."""
     return (
         empty_like(x) if want_dx else None,
-        _weight_gradient(w, weight) if want_dw else None,
+        empty_like(weight) if want_dw else None,
         empty_like(bias) if want_db else None,
     )
 
@@ -49,18 +49,11 @@ def backward(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db):
     """Fills backward_outputs. saved: z of forward, y for relu, None without an activation."""
     if not (isinstance(x, Tensor) and x.is_cuda):
         return _backward_cpu(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db)
-    dx, dw, db = outputs = backward_outputs(
-        dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db
-    )
-    _C.linear_backward(dy, x, w, saved, dx, dw, db, kind, _allow_tf32(x))
-    return outputs
-
-
-def _weight_gradient(w, weight):
-    """In weight's dtype and dense, as w is; weight itself may be a view."""
-    if w.dtype == weight.dtype:
-        return empty_like(w)
-    return torch.empty_like(weight, memory_format=torch.contiguous_format)
+    dx = ... if want_dx else None
+    dw = empty_like(weight) if want_dw else None
+    db = empty_like(bias) if want_db else None
+    outputs = _C.linear_backward(dy, x, w, saved, dx, dw, db, kind, _allow_tf32(x))
+    return outputs or (dx, dw, db)
 
 
 def _allow_tf32(x):

@@ -1,7 +1,7 @@
 """LayerNorm: the contract is kernels/ops/norm.h."""
 
 from halfstep import _C
-from halfstep._compat import empty_like, tensor_like
+from halfstep._compat import empty_like
 from halfstep._ops.library import register
 
 
@@ -11,17 +11,8 @@ def forward_outputs(x, residual, w, b, cols, eps):
 
 
 def forward(x, residual, w, b, cols, eps):
-    """Fills forward_outputs. x and residual are dense."""
-    y, total = outputs = forward_outputs(x, residual, w, b, cols, eps)
-    _C.norm_forward(x, residual, w, b, y, total, cols, eps)
-    return outputs
-
-
-def tensor_forward(x, w, b, cols, eps):
-    """forward of torch tensors without a residual: y."""
-    y = tensor_like(x)
-    _C.norm_forward(x, None, w, b, y, None, cols, eps)
-    return y
+    """Makes and fills forward_outputs."""
+    return _C.norm_forward(x, residual, w, b, ..., None if residual is None else ..., cols, eps)
 
 
 def backward_outputs(dy, h, w, b, dsum, cols, eps, want_dx, want_dresidual, want_dw, want_db):
@@ -35,21 +26,12 @@ def backward_outputs(dy, h, w, b, dsum, cols, eps, want_dx, want_dresidual, want
 
 
 def backward(dy, h, w, b, dsum, cols, eps, want_dx, want_dresidual, want_dw, want_db):
-    """Fills backward_outputs. dy, h and dsum are dense."""
-    dx, dresidual, dw, db = outputs = backward_outputs(
-        dy, h, w, b, dsum, cols, eps, want_dx, want_dresidual, want_dw, want_db
-    )
-    _C.norm_backward(dy, h, w, dsum, dx, dresidual, dw, db, cols, eps)
-    return outputs
-
-
-def tensor_backward(dy, x, w, like, cols, eps, want_dx, want_dw, want_db):
-    """backward of torch tensors without a residual: dx, dw, db. like: w, or b without a w."""
-    dx = tensor_like(dy) if want_dx else None
-    dw = tensor_like(like) if want_dw else None
-    db = tensor_like(like) if want_db else None
-    _C.norm_backward(dy, x, w, None, dx, None, dw, db, cols, eps)
-    return dx, dw, db
+    """Makes and fills backward_outputs."""
+    dx = ... if want_dx else None
+    dresidual = ... if want_dresidual else None
+    dw = ... if want_dw else None
+    db = None if not want_db else empty_like(b) if w is None else ...
+    return _C.norm_backward(dy, h, w, dsum, dx, dresidual, dw, db, cols, eps)
 
 
 traced_forward = register(

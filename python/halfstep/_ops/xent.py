@@ -19,7 +19,7 @@ def forward_outputs(logits, target, weight, ignore_index, reduction, smoothing, 
 
 
 def forward(logits, target, weight, ignore_index, reduction, smoothing, z_loss, zero):
-    """Fills forward_outputs. logits (rows, classes), target and weight are dense."""
+    """Fills forward_outputs. logits: (rows, classes)."""
     options = (ignore_index, reduction, smoothing, z_loss, zero)
     outputs = forward_outputs(logits, target, weight, *options)
     _C.xent_forward(logits, target, weight, *outputs, *options)
@@ -44,10 +44,8 @@ def backward(
     zero,
 ):
     """dlogits in the logits' dtype."""
-    dlogits = empty_like(logits)
     options = (ignore_index, reduction, smoothing, z_loss, zero)
-    _C.xent_backward(dloss, logits, target, weight, lse, denominator, dlogits, *options)
-    return (dlogits,)
+    return (_C.xent_backward(dloss, logits, target, weight, lse, denominator, ..., *options),)
 
 
 _OPTIONS = "int ignore_index, int reduction, float smoothing, float z_loss, bool zero"

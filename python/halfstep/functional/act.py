@@ -3,7 +3,6 @@
 from halfstep._compat import (
     Function,
     Tensor,
-    dense,
     is_compiling,
     is_grad_enabled,
     require_array,
@@ -54,7 +53,7 @@ def bias_act_backward(grad, input, bias=None, activation="gelu"):
     """(dinput, dbias) of bias_act for arrays; dbias is None without a bias."""
     kind, cols = act.kind_of(activation), _cols(input, bias)
     wanted = (True, bias is not None)
-    return same_kind(input, *act.backward(dense(grad), dense(input), bias, cols, kind, *wanted))
+    return same_kind(input, *act.backward(grad, input, bias, cols, kind, *wanted))
 
 
 def gelu_backward(grad, input, approximate="none"):
@@ -73,7 +72,7 @@ def silu_backward(grad, input):
 
 
 def _backward(grad, input, kind):
-    dx, _ = act.backward(dense(grad), dense(input), None, 1, kind, True, False)
+    dx, _ = act.backward(grad, input, None, 1, kind, True, False)
     return same_kind(input, dx)[0]
 
 
@@ -102,16 +101,14 @@ def _bias_act(input, b, kind):
     if not isinstance(input, Tensor):
         require_array("bias_act", "input", input)
     cols = _cols(input, b)
-    x = dense(input)
-    b = None if b is None else dense(b)
-    if not isinstance(x, Tensor):
-        return same_kind(input, *act.forward(x, b, cols, kind))[0]
+    if not isinstance(input, Tensor):
+        return same_kind(input, *act.forward(input, b, cols, kind))[0]
     if is_compiling():
-        return _BiasAct.apply(x, b, cols, kind)
+        return _BiasAct.apply(input, b, cols, kind)
     refuse_functorch("bias_act")
-    if is_grad_enabled() and (x.requires_grad or (b is not None and b.requires_grad)):
-        return _apply(x, b, cols, kind)
-    return act.forward(x, b, cols, kind)[0]
+    if is_grad_enabled() and (input.requires_grad or (b is not None and b.requires_grad)):
+        return _apply(input, b, cols, kind)
+    return act.forward(input, b, cols, kind)[0]
 
 
 class _BiasAct(Function):
@@ -128,7 +125,7 @@ class _BiasAct(Function):
         x, b = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:2]
         run = act.traced_backward if is_compiling() else act.backward
-        gradients = run(dense(dy), x, b, ctx.cols, ctx.kind, *wanted)
+        gradients = run(dy, x, b, ctx.cols, ctx.kind, *wanted)
         return *keep_needed(gradients, wanted), None, None
 
 

@@ -3,7 +3,6 @@
 from halfstep._compat import (
     Function,
     Tensor,
-    dense,
     is_compiling,
     is_grad_enabled,
     require_array,
@@ -35,22 +34,21 @@ def dropout(input, p=0.5, training=True, inplace=False, *, state=None):
         return input
     if not isinstance(input, Tensor):
         require_array("dropout", "input", input)
-    x = dense(input)
     if state is None:
-        state = _dropout.draw_state(x)
-    if not isinstance(x, Tensor):
-        return same_kind(input, _dropout.forward(x, p, state))[0]
+        state = _dropout.draw_state(input)
+    if not isinstance(input, Tensor):
+        return same_kind(input, _dropout.forward(input, p, state))[0]
     if is_compiling():
-        return _Dropout.apply(x, p, state)
+        return _Dropout.apply(input, p, state)
     refuse_functorch("dropout")
-    if is_grad_enabled() and x.requires_grad:
-        return _apply(x, p, state)
-    return _dropout.forward(x, p, state)
+    if is_grad_enabled() and input.requires_grad:
+        return _apply(input, p, state)
+    return _dropout.forward(input, p, state)
 
 
 def dropout_backward(grad, p, state):
     """dinput of dropout for arrays; state is the one that forward was given."""
-    return same_kind(grad, _dropout.forward(dense(grad), p, state))[0]
+    return same_kind(grad, _dropout.forward(grad, p, state))[0]
 
 
 def _run(x, p, state):
@@ -68,7 +66,7 @@ class _Dropout(Function):
     @staticmethod
     def backward(ctx, dy):
         refuse_second_derivative("dropout")
-        return _run(dense(dy), ctx.p, ctx.state), None, None
+        return _run(dy, ctx.p, ctx.state), None, None
 
 
 _apply = bind_apply(_Dropout)

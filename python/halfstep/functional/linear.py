@@ -3,7 +3,6 @@
 from halfstep._compat import (
     Function,
     Tensor,
-    dense,
     is_compiling,
     is_grad_enabled,
     require_array,
@@ -39,8 +38,7 @@ def linear(input, weight, bias=None, activation=None):
     kind = act.kind_of(activation)
     if not isinstance(input, Tensor):
         require_array("linear", "input", input)
-        x = dense(input)
-        y, _ = _linear.forward(x, dense(weight), bias, kind, False)
+        y, _ = _linear.forward(input, weight, bias, kind, False)
         return same_kind(input, y)[0]
     x, w, b = _cast(input, weight, bias)
     if is_compiling():  # Dynamo refuses one tensor in two places
@@ -58,12 +56,13 @@ def linear(input, weight, bias=None, activation=None):
 def linear_backward(grad, input, weight, bias=None, activation=None):
     """(dinput, dweight, dbias) of linear for arrays; dbias is None without a bias."""
     kind = act.kind_of(activation)
-    x, w, saved = dense(input), dense(weight), None
+    saved = None
     if kind != _linear.NONE:
-        y, z = _linear.forward(x, w, bias, kind, _linear.keeps_z(kind))
+        y, z = _linear.forward(input, weight, bias, kind, _linear.keeps_z(kind))
         saved = z if _linear.keeps_z(kind) else y
     wanted = (True, True, bias is not None)
-    return same_kind(input, *_linear.backward(dense(grad), x, w, saved, w, bias, kind, *wanted))
+    gradients = _linear.backward(grad, input, weight, saved, weight, bias, kind, *wanted)
+    return same_kind(input, *gradients)
 
 
 def _cast(x, weight, bias):
@@ -76,15 +75,14 @@ def _cast(x, weight, bias):
         if x.dtype is not dtype and x.dtype is not torch.float64:
             x = x.to(dtype)
     dtype = x.dtype
-    x = dense(x)
     if weight.dtype is dtype and (bias is None or bias.dtype is dtype):
-        return x, dense(weight), None if bias is None else dense(bias)
+        return x, weight, bias
     if is_compiling():
         return x, weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
     if dtype is not torch.float16 and dtype is not torch.bfloat16:
         name, p = ("weight", weight) if weight.dtype is not dtype else ("bias", bias)
         raise TypeError(f"linear: {name} is {p.dtype}, x is {dtype}")
-    return x, dense(half_of(weight, dtype)), None if bias is None else half_of(bias, dtype)
+    return x, half_of(weight, dtype), None if bias is None else half_of(bias, dtype)
 
 
 class _Linear(Function):
@@ -92,7 +90,7 @@ class _Linear(Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, w, b, kind):
-        w, b = dense(weight) if w is None else w, bias if b is None else b
+        w, b = weight if w is None else w, bias if b is None else b
         want_z = _linear.keeps_z(kind)
         run = _linear.traced_forward if is_compiling() else _linear.forward
         y, z = run(x, w, b, kind, want_z)
@@ -107,7 +105,7 @@ class _Linear(Function):
         x, w, saved, weight, bias = ctx.saved_tensors
         wanted = ctx.needs_input_grad[:3]
         run = _linear.traced_backward if is_compiling() else _linear.backward
-        gradients = run(dense(dy), x, w, saved, weight, bias, ctx.kind, *wanted)
+        gradients = run(dy, x, w, saved, weight, bias, ctx.kind, *wanted)
         return *keep_needed(gradients, wanted), None, None, None
 
 

@@ -5,7 +5,6 @@ from math import prod
 from halfstep._compat import (
     Function,
     Tensor,
-    dense,
     functorch_active,
     is_compiling,
     is_grad_enabled,
@@ -44,29 +43,22 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, *, res
         cols = _row_size(input, normalized_shape)
     if not isinstance(input, Tensor):
         require_array("layer_norm", "input", input)
-        w, b = dense(weight), dense(bias)
-        y, h = norm.forward(dense(input), dense(residual), w, b, cols, eps)
-        y, h = same_kind(input, y, h)
+        y, h = same_kind(input, *norm.forward(input, residual, weight, bias, cols, eps))
         return y if residual is None else (y, h)
-    if type(weight) is Tensor:  # a view may be strided or negative; a parameter is dense
-        weight = dense(weight)
-    if type(bias) is Tensor:
-        bias = dense(bias)
     if residual is not None:
-        return _with_residual(dense(input), dense(residual), weight, bias, cols, eps)
+        return _with_residual(input, residual, weight, bias, cols, eps)
     if is_compiling():
-        return _LayerNorm.apply(dense(input), weight, bias, cols, eps)
-    x = input if input.is_contiguous() and not input.is_neg() else dense(input)
+        return _LayerNorm.apply(input, weight, bias, cols, eps)
     if is_grad_enabled() and (
-        x.requires_grad
+        input.requires_grad
         or (weight is not None and weight.requires_grad)
         or (bias is not None and bias.requires_grad)
     ):
         if functorch_active():
             refuse_functorch("layer_norm")
-        return _apply(x, weight, bias, cols, eps)
+        return _apply(input, weight, bias, cols, eps)
     try:
-        return norm.tensor_forward(x, weight, bias, cols, eps)
+        return norm.forward(input, None, weight, bias, cols, eps)[0]
     except TypeError:
         refuse_functorch("layer_norm")
         raise
@@ -76,7 +68,7 @@ def layer_norm_backward(grad, input, normalized_shape, weight=None, bias=None, e
     """(dinput, dweight, dbias) of layer_norm for arrays; None for an absent weight or bias."""
     cols = _row_size(input, normalized_shape)
     wanted = (True, False, weight is not None, bias is not None)
-    dx, _, dw, db = norm.backward(dense(grad), dense(input), weight, bias, None, cols, eps, *wanted)
+    dx, _, dw, db = norm.backward(grad, input, weight, bias, None, cols, eps, *wanted)
     return same_kind(input, dx, dw, db)
 
 
@@ -106,9 +98,8 @@ class _LayerNorm(Function):
     def forward(ctx, x, w, b, cols, eps):
         ctx.save_for_backward(x, b if w is None else w)
         ctx.options = w is not None, cols, eps
-        if is_compiling():
-            return norm.traced_forward(x, None, w, b, cols, eps)[0]
-        return norm.tensor_forward(x, w, b, cols, eps)
+        run = norm.traced_forward if is_compiling() else norm.forward
+        return run(x, None, w, b, cols, eps)[0]
 
     @staticmethod
     def backward(ctx, dy):
@@ -118,14 +109,11 @@ class _LayerNorm(Function):
         has_weight, cols, eps = ctx.options
         need_x, need_w, need_b, _, _ = ctx.needs_input_grad
         w = like if has_weight else None
+        wanted = (need_x, False, need_w, need_b)
         if is_compiling():
-            dy = dense(dy)
-            wanted = (need_x, False, need_w, need_b)
             dx, _, dw, db = norm.traced_backward(dy, x, w, like, None, cols, eps, *wanted)
             return *keep_needed((dx, dw, db), (need_x, need_w, need_b)), None, None
-        if not dy.is_contiguous() or dy.is_neg():
-            dy = dense(dy)
-        dx, dw, db = norm.tensor_backward(dy, x, w, like, cols, eps, need_x, need_w, need_b)
+        dx, _, dw, db = norm.backward(dy, x, w, like, None, cols, eps, *wanted)
         return dx, dw, db, None, None
 
 
@@ -149,7 +137,7 @@ class _AddLayerNorm(Function):
         want_dresidual = need_residual and ctx.mixed
         run = norm.traced_backward if is_compiling() else norm.backward
         wanted = (want_dx, want_dresidual, need_w, need_b)
-        dx, dresidual, dw, db = run(dense(dy), h, w, b, dense(dh), ctx.cols, ctx.eps, *wanted)
+        dx, dresidual, dw, db = run(dy, h, w, b, dh, ctx.cols, ctx.eps, *wanted)
         if not ctx.mixed:
             dresidual = dx
         needed = (need_x, need_residual, need_w, need_b)

@@ -5,7 +5,6 @@ import numpy as np
 from halfstep._compat import (
     Function,
     Tensor,
-    dense,
     is_compiling,
     is_grad_enabled,
     require_array,
@@ -85,7 +84,7 @@ def cross_entropy_backward(
     options = _options(ignore_index, reduction, label_smoothing, z_loss, all_ignored)
     logits, target, weight, _ = _as_rows(input, target, weight)
     _, lse, denominator = xent.forward(logits, target, weight, *options)
-    dloss = dense(grad.reshape(-1) if reduction == "none" else grad)
+    dloss = grad.reshape(-1) if reduction == "none" else grad
     (dlogits,) = xent.backward(dloss, logits, target, weight, lse, denominator, *options)
     if len(input.shape) > 2:
         moved = (input.shape[0], *input.shape[2:], input.shape[1])
@@ -140,13 +139,12 @@ def _as_rows(input, target, weight):
     if probabilities:
         target = _rows(target, axis)
     else:
-        target = dense(target.reshape(-1))
+        target = target.reshape(-1)
         if isinstance(target, Tensor):
             target = target if target.dtype is torch.int64 else _to_int64(target)
         elif isinstance(target, np.ndarray) and target.dtype.kind in "iu":
             target = target.astype(np.int64, copy=False)
     if weight is not None:
-        weight = dense(weight)
         weight = weight.float() if isinstance(weight, Tensor) else weight.astype(np.float32)
     return logits, target, weight, shape
 
@@ -159,14 +157,14 @@ def _to_int64(target):
 
 def _rows(x, axis):
     if len(x.shape) == 2:
-        return dense(x)
+        return x
     classes = x.shape[axis]
     if len(x.shape) > 2:
         x = x.movedim(1, -1) if isinstance(x, Tensor) else np.moveaxis(x, 1, -1)
     rows = 1
     for n in x.shape[:-1]:
         rows *= n
-    return dense(x).reshape((rows, classes))
+    return x.reshape((rows, classes))
 
 
 class _CrossEntropy(Function):
@@ -184,7 +182,6 @@ class _CrossEntropy(Function):
         refuse_second_derivative("cross_entropy")
         logits, target, weight, lse, denominator = ctx.saved_tensors
         run = xent.traced_backward if is_compiling() else xent.backward
-        dloss = dense(dloss)
         dlogits = run(dloss, logits, target, weight, lse, denominator, *ctx.options)[0]
         return dlogits, None, None, None, None, None, None, None
 
