@@ -125,13 +125,14 @@ __device__ __forceinline__ row_stats stats_of_slice(raw<H, N> (&h)[NP], const sl
     return stats_of<G>(each, cols, eps, slots);
 }
 
-/* Of a row in memory, NP packs at a time. */
-template <typename H, int N, int G = loop_threads, int NP = loop_packs>
+/* Of a row in memory, by a block of loop_threads. */
+template <typename H, int N>
 __device__ __forceinline__ row_stats stats_of_row(const H *row, int64_t cols, bool vector, float eps,
                                                   float (*slots)[warp_size]) {
+    constexpr int G = loop_threads, NP = loop_packs;
     const auto each = [&](auto f) {
         for (int64_t first = 0; first < cols; first += G * NP * N) {
-            const slice<N, G> s(threadIdx.x % G, cols - first, vector);
+            const slice<N, G> s(threadIdx.x, cols - first, vector);
             raw<H, N> h[NP];
             load_slice(h, row + first, s);
 #pragma unroll

@@ -112,15 +112,14 @@ __device__ __forceinline__ void sum_rows(const backward_rows<T, H> &a, const flo
 
 /* ---- few rows ---- */
 /* Whether one launch without a workspace takes the call, for rows of h of element_size bytes. Its blocks read all of h
- * from the L2, about 1 us for few_bytes. A warp has few_rows / 32 rows, one after another, and reads a row of
- * few_row_bytes in four turns; what is larger is quicker over the whole device, in two launches. The choice depends on
- * sizes alone, so that dx has the same bits whichever gradients are wanted beside it. */
-constexpr int64_t few_bytes = 128 << 10, few_row_bytes = 8 << 10;
-constexpr int few_rows = 256;
+ * from the L2, at most 128 KB. A warp holds a row in registers, and has at most two, one after another: with more or
+ * longer rows the GPU takes longer than in two launches (measured on an H200). The choice depends on sizes alone, so
+ * that dx has the same bits whichever gradients are wanted beside it. */
+constexpr int64_t few_row_bytes = 2 << 10;
+constexpr int few_rows = 64;
 
 static inline bool is_few(int64_t rows, int64_t cols, int64_t element_size) {
-    const int64_t row_bytes = cols * element_size;
-    return rows <= few_rows && row_bytes <= few_row_bytes && rows * row_bytes <= few_bytes;
+    return rows <= few_rows && cols * element_size <= few_row_bytes;
 }
 
 /* Launches it; dw and db are each optional. */

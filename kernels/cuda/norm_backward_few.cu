@@ -3,14 +3,18 @@
 #include "norm_backward.cuh"
 
 constexpr int few_threads = 1024, few_warps = few_threads / warp_size;
-/* Packs that a lane loads at once, as 64 registers allow: of h alone for the statistics; of h, dy and dsum for dx. */
-constexpr int few_stats_packs = 4, few_row_packs = 2;
+/* Packs of a lane, 16 bytes of h each: of a row; and those loaded at once for dx, with dy and dsum, as 64 registers
+ * allow. */
+constexpr int few_packs = few_row_bytes / (warp_size * 16), few_packs_ahead = 2;
 /* Busy warps of a block that writes dx: one for each of the schedulers of a multiprocessor. */
 constexpr int few_rows_of_block = 4;
 
 template <typename H>
 __device__ __forceinline__ row_stats stats_of_few(const H *row, int64_t cols, bool vector, float eps) {
-    return stats_of_row<H, pack_of<H>, warp_size, few_stats_packs>(row, cols, vector, eps, nullptr);
+    const slice<pack_of<H>, warp_size> s(threadIdx.x % warp_size, cols, vector);
+    raw<H, pack_of<H>> h[few_packs];
+    load_slice(h, row, s);
+    return stats_of_slice(h, s, static_cast<float>(cols), eps, nullptr);
 }
 
 /* The first tiles blocks write dw and db of 32 * N columns each, for which each computes the statistics of all rows.
@@ -21,8 +25,8 @@ __global__ void __launch_bounds__(few_threads)
                              const int tiles) {
     constexpr int N = pack_of<H>, G = warp_size;
     /* The sums of the warps, or the weights of a row. */
-    constexpr int row_packs = few_row_bytes / (warp_size * sizeof(H) * N), scratch_floats = few_warps * warp_scratch<N>;
-    static_assert(row_packs * warp_size * N <= scratch_floats, "the weights of the longest row fit");
+    constexpr int scratch_floats = few_warps * warp_scratch<N>;
+    static_assert(few_packs * warp_size * N <= scratch_floats, "the weights of the longest row fit");
     __shared__ float4 scratch_quads[scratch_floats / 4];
     __shared__ float4 stats[few_rows];
     float *scratch = reinterpret_cast<float *>(scratch_quads);
@@ -44,7 +48,7 @@ __global__ void __launch_bounds__(few_threads)
         if (dw.to) store(dw, sum_dw);
         if (db.to) store(db, sum_db);
     } else {
-        fill_weights<T, N, G, row_packs>(scratch, a.w, 1.f, static_cast<int>(a.cols), a.vector);
+        fill_weights<T, N, G, few_packs>(scratch, a.w, 1.f, static_cast<int>(a.cols), a.vector);
         __syncthreads();
         const int blocks = gridDim.x - tiles;
         for (int64_t row = block - tiles + blocks * warp; row < a.rows; row += blocks * few_warps) {
@@ -52,7 +56,7 @@ __global__ void __launch_bounds__(few_threads)
             const auto weights = [&](const slice<N, G> &s, int64_t column, float (&w)[N]) {
                 read_weights<N, G>(scratch, s.lane, static_cast<int>(column) / (G * N), w);
             };
-            backward_row<G, few_row_packs>(a, row, row_stat, weights, nullptr);
+            backward_row<G, few_packs_ahead>(a, row, row_stat, weights, nullptr);
         }
     }
 }
