@@ -3,12 +3,16 @@
 Without an opt-in a weight is cast at each use, as torch.autocast does. An optimizer that was told
 to (`hs.optim.AdamW(..., weight_copies=True)`) keeps one copy on the parameter and refreshes it in
 its own pass. A kept copy is valid while the parameter's version and memory are those it was made
-from; what changes a weight otherwise (loading, another optimizer, in-place operations) bumps the
-version, and the copy is made anew. Edits through `p.data` bump nothing: this is why keeping is not
-the default.
+from: loading and in-place operations bump the version, and the copy is made anew. torch's fused
+optimizers bump nothing, so the step of any other optimizer drops the copies of its parameters.
+Edits through `p.data`, and a captured CUDA graph that steps another optimizer, go unnoticed: this
+is why keeping is not the default.
 """
 
 from collections import OrderedDict
+from functools import cache
+
+from halfstep._compat import torch
 
 _NAME = "_halfstep_copy"
 
@@ -49,16 +53,18 @@ def half_of(p, dtype):
     if p.dtype is dtype:
         return p
     copy = _kept(p)
-    if copy is None:
+    if copy is None or p.is_inference():
         return p.detach().to(dtype)
     if not copy.is_fresh(p, dtype):
-        copy.tensor = p.detach().to(dtype)
+        with torch.inference_mode(False):  # the copy outlives the block, and training may use it
+            copy.tensor = p.detach().to(dtype)
         copy.mark(p)
     return copy.tensor
 
 
 def keep_copies(params):
     """From now on each of these parameters keeps the copy that its first use makes."""
+    _watch_other_optimizers()
     for p in params:
         if _kept(p) is None:
             setattr(p, _NAME, _Copy())
@@ -81,3 +87,21 @@ def mark_refreshed(params, copies):
     for p, tensor in zip(params, copies, strict=True):
         if tensor is not None:
             _kept(p).mark(p)
+
+
+@cache
+def _watch_other_optimizers():
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(_drop_copies)
+
+
+def _drop_copies(optimizer, args, kwargs):
+    """After each step of any optimizer; one with _refreshes_copies has called mark_refreshed."""
+    if getattr(optimizer, "_refreshes_copies", False):
+        return
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            copy = _kept(p)
+            if copy is not None:
+                copy.tensor = None

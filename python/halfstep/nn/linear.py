@@ -4,6 +4,7 @@ from torch import nn
 
 from halfstep._ops.act import kind_of
 from halfstep.functional.linear import linear
+from halfstep.nn._weights import weight_and_bias
 
 
 class Linear(nn.Linear):
@@ -24,8 +25,7 @@ class Linear(nn.Linear):
         self.activation = activation
 
     def forward(self, input):
-        p = self._parameters
-        return linear(input, p["weight"], p["bias"], self.activation)
+        return linear(input, *weight_and_bias(self), self.activation)
 
     def extra_repr(self):
         text = super().extra_repr()

@@ -3,6 +3,7 @@
 from torch import nn
 
 from halfstep.functional.norm import layer_norm
+from halfstep.nn._weights import weight_and_bias
 
 
 class LayerNorm(nn.LayerNorm):
@@ -14,7 +15,5 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, input, residual=None):
-        p = self._parameters
-        return layer_norm(
-            input, self.normalized_shape, p["weight"], p["bias"], self.eps, residual=residual
-        )
+        w, b = weight_and_bias(self)
+        return layer_norm(input, self.normalized_shape, w, b, self.eps, residual=residual)

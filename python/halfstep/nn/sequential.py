@@ -4,6 +4,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from halfstep.functional.linear import linear
+from halfstep.nn._weights import weight_and_bias
 from halfstep.nn.linear import Linear
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -49,7 +50,7 @@ class Sequential(nn.Sequential):
         layers = list(self._modules.values())
         split = _global_hooks()
         skip = False
-        for layer, after in zip(layers, [*layers[1:], None], strict=True):
+        for layer, after in zip(layers, [*layers, None][1:], strict=True):
             if skip:
                 skip = False
                 continue
@@ -57,7 +58,6 @@ class Sequential(nn.Sequential):
             if activation is None:
                 input = layer(input)
             else:
-                p = layer._parameters
-                input = linear(input, p["weight"], p["bias"], activation)
+                input = linear(input, *weight_and_bias(layer), activation)
                 skip = True
         return input

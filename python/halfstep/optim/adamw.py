@@ -30,6 +30,7 @@ class AdamW(torch.optim.AdamW):
     """
 
     _step_supports_amp_scaling = True  # a GradScaler then sets grad_scale and found_inf on self
+    _refreshes_copies = True  # halfstep._half leaves the copies to its step
     _weight_copies = False
 
     def __init__(
