@@ -8,7 +8,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--without-exchange-api",
         action="store_true",
-        help="read torch tensors through __dlpack__, as with torch below 2.10",
+        help="read torch tensors through to_dlpack, as with torch below 2.10",
     )
 
 

@@ -98,27 +98,22 @@ static int producer_error(const bind_place *place) {
     return -1;
 }
 
-/* object.__dlpack__(**keywords), where keywords is stolen. The capsule keeps the memory alive and is not consumed: its
+/* Steals the capsule, which is NULL where the producer failed. It keeps the memory alive and is not consumed: its
  * destructor calls the producer's deleter. */
-static int tensor_from_dlpack_method(const bind_place *place, PyObject *object, PyObject *keywords, hs_tensor *out,
-                                     bind_holds *holds) {
-    PyObject *method = PyObject_GetAttrString(object, "__dlpack__"), *empty = PyTuple_New(0);
-    PyObject *capsule = method && empty && keywords ? PyObject_Call(method, empty, keywords) : NULL;
-    Py_XDECREF(method);
-    Py_XDECREF(empty);
-    Py_XDECREF(keywords);
+static int tensor_from_capsule(const bind_place *place, PyObject *capsule, hs_tensor *out, bind_holds *holds) {
     if (!capsule) return producer_error(place);
     if (!bind_hold(holds, capsule)) return -1;
     const dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
     return managed ? bind_tensor_from_dlpack(place, &managed->tensor, out) : producer_error(place);
 }
 
-/* torch below 2.10. A stream of -1 asks for no ordering: the call runs on the stream that torch works on. */
+/* torch below 2.10, by its own function in place of __dlpack__: that one orders streams, which the call has no use for
+ * as it runs on the stream that torch works on, and in some versions refuses a device that is not the current one. */
 static int tensor_from_old_torch(const bind_place *place, PyObject *object, hs_tensor *out, bind_holds *holds) {
     PyObject *detached = PyObject_CallMethod(object, "detach", NULL);
-    if (!detached) return producer_error(place);
-    if (!bind_hold(holds, detached)) return -1;
-    return tensor_from_dlpack_method(place, detached, Py_BuildValue("{s:i}", "stream", -1), out, holds);
+    PyObject *capsule = detached ? PyObject_CallFunctionObjArgs(place->state->to_dlpack, detached, NULL) : NULL;
+    Py_XDECREF(detached);
+    return tensor_from_capsule(place, capsule, out, holds);
 }
 
 /* CuPy, JAX and others. On CUDA the producer orders its work before the legacy default stream. */
@@ -130,7 +125,12 @@ static int tensor_from_protocol(const bind_place *place, PyObject *object, hs_te
     Py_DECREF(device);
     if (!parsed) return producer_error(place);
     PyObject *keywords = type == DL_CUDA ? Py_BuildValue("{s:i}", "stream", 1) : PyDict_New();
-    return tensor_from_dlpack_method(place, object, keywords, out, holds);
+    PyObject *method = PyObject_GetAttrString(object, "__dlpack__"), *empty = PyTuple_New(0);
+    PyObject *capsule = method && empty && keywords ? PyObject_Call(method, empty, keywords) : NULL;
+    Py_XDECREF(method);
+    Py_XDECREF(empty);
+    Py_XDECREF(keywords);
+    return tensor_from_capsule(place, capsule, out, holds);
 }
 
 int bind_tensor(const bind_place *place, PyObject *object, hs_tensor *out, bind_holds *holds) {

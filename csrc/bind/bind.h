@@ -18,6 +18,7 @@ typedef struct {
     Py_ssize_t references;
     PyTypeObject *tensor, *parameter; /* NULL until torch is there */
     const dl_exchange *exchange;      /* NULL for torch below 2.10 */
+    PyObject *to_dlpack;              /* callable(tensor) -> capsule, where exchange is NULL */
     PyObject *current_stream;         /* callable(device index) -> int, where exchange is NULL */
     PyObject *out_of_memory;          /* torch.OutOfMemoryError */
     PyObject *is_deterministic;       /* callable() -> bool */

@@ -30,17 +30,20 @@ static const dl_exchange *exchange_from(PyObject *capsule) {
 }
 
 static PyObject *torch_register(PyObject *module, PyObject *args) {
-    PyObject *tensor, *parameter, *capsule, *stream, *memory, *deterministic, *is_neg, *like;
-    if (!PyArg_ParseTuple(args, "OOOOOOOO", &tensor, &parameter, &capsule, &stream, &memory, &deterministic, &is_neg,
-                          &like))
+    PyObject *tensor, *parameter, *capsule, *to_dlpack, *stream, *memory, *deterministic, *is_neg, *like;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO", &tensor, &parameter, &capsule, &to_dlpack, &stream, &memory,
+                          &deterministic, &is_neg, &like))
         return NULL;
     if (!PyType_Check(tensor) || !PyType_Check(parameter))
         return PyErr_Format(PyExc_TypeError, "torch_register: expected two types, got %R and %R", tensor, parameter);
     const dl_exchange *exchange = capsule == Py_None ? NULL : exchange_from(capsule);
     if (PyErr_Occurred()) return NULL;
+    if (!exchange && !PyCallable_Check(to_dlpack))
+        return PyErr_Format(PyExc_TypeError, "torch_register: to_dlpack is %R, expected a function", to_dlpack);
     bind_state *state = state_of(module);
     replace((PyObject **)&state->tensor, tensor);
     replace((PyObject **)&state->parameter, parameter);
+    replace(&state->to_dlpack, to_dlpack);
     replace(&state->current_stream, stream);
     replace(&state->out_of_memory, memory);
     replace(&state->is_deterministic, deterministic);
@@ -116,8 +119,9 @@ static PyObject *gpu_count(PyObject *module, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"torch_register", torch_register, METH_VARARGS,
-     "torch_register(Tensor, Parameter, exchange_capsule, current_stream, OutOfMemoryError, is_deterministic, is_neg,"
-     " empty_like) -> bool: whether the exchange API is in use. The capsule and what stands behind it may be None."},
+     "torch_register(Tensor, Parameter, exchange_capsule, to_dlpack, current_stream, OutOfMemoryError,"
+     " is_deterministic, is_neg, empty_like) -> bool: whether the exchange API is in use. Without a capsule to_dlpack is"
+     " needed; what stands behind it may be None."},
     {"arrays_register", arrays_register, METH_VARARGS,
      "arrays_register(dense, empty_like, gpu_workspace): dense(array) and empty_like(array) -> array, and"
      " gpu_workspace(bytes, device_index) -> array, for torch below 2.10 and CuPy"},

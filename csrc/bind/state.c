@@ -11,6 +11,7 @@ void bind_state_release(bind_state *state) {
     if (!state || --state->references) return;
     Py_XDECREF((PyObject *)state->tensor);
     Py_XDECREF((PyObject *)state->parameter);
+    Py_XDECREF(state->to_dlpack);
     Py_XDECREF(state->current_stream);
     Py_XDECREF(state->out_of_memory);
     Py_XDECREF(state->is_deterministic);

@@ -14,6 +14,7 @@ try:
 except ImportError:
     torch = None
 
+_DLPACK_CPU = 1  # kDLCPU, a device type of DLPack's
 ndarray = np.ndarray
 Tensor = torch.Tensor if torch is not None else ()  # isinstance(x, ()) is always False
 Function = torch.autograd.Function if torch is not None else object
@@ -27,7 +28,7 @@ def increment_version(tensors):
     """Tells autograd that C wrote to these tensors, as an in-place operation of torch does."""
     try:
         torch.autograd.graph.increment_version(tensors)
-    except TypeError:  # torch below 2.6 takes one tensor at a time
+    except (TypeError, RuntimeError):  # torch below 2.6 takes one tensor at a time
         for t in tensors:
             torch.autograd.graph.increment_version(t)
 
@@ -67,8 +68,26 @@ def dense(x):
 
 def require_array(op, name, x):
     """A TypeError that names op and argument, where x is neither a tensor nor an array."""
-    if not isinstance(x, (Tensor, ndarray)) and not hasattr(x, "__dlpack__"):
-        raise TypeError(f"{op}: {name} is a {type(x).__name__}, expected a tensor or an array")
+    if isinstance(x, (Tensor, ndarray)):
+        return
+    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+        traced = type(x).__module__.partition(".")[0] == "jax"
+        advice = "; call it outside jax.jit, grad and vmap, or with jax.pure_callback"
+        raise TypeError(
+            f"{op}: {name} is a {type(x).__name__}, expected a tensor or an array"
+            + (advice if traced else "")
+        )
+
+
+def array_to_int64(x):
+    """Integers of any width as int64: JAX has no others by default than int32."""
+    if "int" not in str(x.dtype):
+        return x  # C says which dtypes it reads
+    if isinstance(x, ndarray) or _is_cupy(x):
+        return x.astype(np.int64, copy=False)
+    if x.__dlpack_device__()[0] != _DLPACK_CPU:
+        return x
+    return np.from_dlpack(x).astype(np.int64)
 
 
 def same_kind(x, *results):
@@ -104,7 +123,7 @@ def _empty_like_other(x):
         return sys.modules["cupy"].empty_like(x)
     if not hasattr(x, "__dlpack_device__"):
         raise TypeError(f"expected a tensor or an array, got {type(x).__name__}")
-    if x.__dlpack_device__()[0] != 1:
+    if x.__dlpack_device__()[0] != _DLPACK_CPU:
         raise TypeError(
             f"results for a {type(x).__name__} on a GPU cannot be allocated; "
             "pass torch.from_dlpack(x) or cupy.from_dlpack(x)"
@@ -123,12 +142,13 @@ def _gpu_workspace(size, device):
 def register_torch(exchange):
     """exchange: the capsule of DLPack's C exchange API, by which tensors are borrowed (torch 2.10).
 
-    With None they are read through __dlpack__.
+    With None they are read through to_dlpack.
     """
     _C.torch_register(
         torch.Tensor,
         torch.nn.Parameter,
         exchange if type(exchange).__name__ == "PyCapsule" else None,
+        torch.utils.dlpack.to_dlpack,
         getattr(torch._C, "_cuda_getCurrentRawStream", None),
         getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError,
         torch.are_deterministic_algorithms_enabled,

@@ -60,7 +60,11 @@ def freed():
 def distributed(tmp_path):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    try:
+        from torch.distributed.tensor import Replicate, distribute_tensor
+    except ImportError:  # torch below 2.5
+        from torch.distributed._tensor import Replicate, distribute_tensor
 
     if not dist.is_initialized():
         store = f"file://{tmp_path}/store"
@@ -279,6 +283,15 @@ def test_c_functions_count_their_arguments(function):
     for arguments in itertools.accumulate([()] + [(None,)] * 3):
         with pytest.raises(TypeError):
             getattr(_C, function)(*arguments)
+
+
+@pytest.mark.parametrize("kind", [np.array, Foreign])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
+def test_a_target_array_of_any_integer_width_is_read(kind, dtype):
+    x = square().numpy()
+    target = kind(np.array([1, 3, 0, 2], dtype))
+    expected = hsf.cross_entropy(x, np.array([1, 3, 0, 2], np.int64))
+    assert np.array_equal(hsf.cross_entropy(x, target), expected)
 
 
 def test_a_producer_that_fails_becomes_a_type_error():

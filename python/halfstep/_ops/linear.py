@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from halfstep import _C
-from halfstep._compat import Tensor, empty_like, torch
+from halfstep._compat import Tensor, empty_like, require_array, torch
 from halfstep._ops import act
 from halfstep._ops.library import register
 
@@ -62,7 +62,7 @@ def _allow_tf32(x):
 
 def _check_memory(name, t):
     """What the other ops learn from C: here torch multiplies, which would take any tensor."""
-    if t is None or not isinstance(t, Tensor):
+    if not isinstance(t, Tensor):
         return
     try:
         plain = type(t) in (Tensor, torch.nn.Parameter) and t.layout is torch.strided
@@ -75,7 +75,9 @@ def _check_memory(name, t):
 
 def _check(x, w, b):
     for name, t in (("x", x), ("weight", w), ("bias", b)):
-        _check_memory(name, t)
+        if t is not None:
+            require_array("linear", name, t)
+            _check_memory(name, t)
     if str(x.dtype).rpartition(".")[2] not in ("float32", "float16", "bfloat16"):
         raise TypeError(f"linear: x is {x.dtype}, expected float32, float16 or bfloat16")
     if len(w.shape) != 2:

@@ -51,6 +51,8 @@ def silu(input, inplace=False):
 
 def bias_act_backward(grad, input, bias=None, activation="gelu"):
     """(dinput, dbias) of bias_act for arrays; dbias is None without a bias."""
+    require_array("bias_act", "grad", grad)
+    require_array("bias_act", "input", input)
     kind, cols = act.kind_of(activation), _cols(input, bias)
     wanted = (True, bias is not None)
     return same_kind(input, *act.backward(grad, input, bias, cols, kind, *wanted))
@@ -72,6 +74,8 @@ def silu_backward(grad, input):
 
 
 def _backward(grad, input, kind):
+    require_array("bias_act", "grad", grad)
+    require_array("bias_act", "input", input)
     dx, _ = act.backward(grad, input, None, 1, kind, True, False)
     return same_kind(input, dx)[0]
 

@@ -48,6 +48,7 @@ def dropout(input, p=0.5, training=True, inplace=False, *, state=None):
 
 def dropout_backward(grad, p, state):
     """dinput of dropout for arrays; state is the one that forward was given."""
+    require_array("dropout", "grad", grad)
     return same_kind(grad, _dropout.forward(grad, p, state))[0]
 
 

@@ -55,6 +55,8 @@ def linear(input, weight, bias=None, activation=None):
 
 def linear_backward(grad, input, weight, bias=None, activation=None):
     """(dinput, dweight, dbias) of linear for arrays; dbias is None without a bias."""
+    require_array("linear", "grad", grad)
+    require_array("linear", "input", input)
     kind = act.kind_of(activation)
     saved = None
     if kind != _linear.NONE:

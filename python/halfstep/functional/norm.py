@@ -66,6 +66,7 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, *, res
 
 def layer_norm_backward(grad, input, normalized_shape, weight=None, bias=None, eps=1e-5):
     """(dinput, dweight, dbias) of layer_norm for arrays; None for an absent weight or bias."""
+    require_array("layer_norm", "grad", grad)
     cols = _row_size(input, normalized_shape)
     wanted = (True, False, weight is not None, bias is not None)
     dx, _, dw, db = norm.backward(grad, input, weight, bias, None, cols, eps, *wanted)

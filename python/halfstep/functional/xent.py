@@ -5,6 +5,7 @@ import numpy as np
 from halfstep._compat import (
     Function,
     Tensor,
+    array_to_int64,
     is_compiling,
     is_grad_enabled,
     require_array,
@@ -82,6 +83,7 @@ def cross_entropy_backward(
 ):
     """dinput of cross_entropy for arrays; grad is the loss' gradient, of the loss' shape."""
     options = _options(ignore_index, reduction, label_smoothing, z_loss, all_ignored)
+    require_array("cross_entropy", "grad", grad)
     logits, target, weight, _ = _as_rows(input, target, weight)
     _, lse, denominator = xent.forward(logits, target, weight, *options)
     dloss = grad.reshape(-1) if reduction == "none" else grad
@@ -139,12 +141,13 @@ def _as_rows(input, target, weight):
     if probabilities:
         target = _rows(target, axis)
     else:
+        if not isinstance(target, Tensor):
+            target = array_to_int64(target)
         target = target.reshape(-1)
-        if isinstance(target, Tensor):
-            target = target if target.dtype is torch.int64 else _to_int64(target)
-        elif isinstance(target, np.ndarray) and target.dtype.kind in "iu":
-            target = target.astype(np.int64, copy=False)
+        if isinstance(target, Tensor) and target.dtype is not torch.int64:
+            target = _to_int64(target)
     if weight is not None:
+        require_array("cross_entropy", "weight", weight)
         weight = weight.float() if isinstance(weight, Tensor) else weight.astype(np.float32)
     return logits, target, weight, shape
 
