@@ -3,17 +3,18 @@
 import torch
 
 
-class autocast(torch.autocast):
+def autocast(device_type=None, dtype=None, enabled=True, cache_enabled=None):
     """torch.autocast with an optional device_type: "cuda" where CUDA is available, else "cpu".
 
     device_type, dtype, enabled, cache_enabled: as torch.autocast's. A bool in first place is
     `enabled`, as in torch.cuda.amp.autocast. Without a dtype it is float16 on CUDA and bfloat16 on
-    the CPU. It is a context manager and a decorator.
-    """
+    the CPU.
 
-    def __init__(self, device_type=None, dtype=None, enabled=True, cache_enabled=None):
-        if isinstance(device_type, bool):
-            device_type, enabled = None, device_type
-        if device_type is None:
-            device_type = "cuda" if torch.cuda.is_available() else "cpu"
-        super().__init__(device_type, dtype, enabled, cache_enabled)
+    Returns a torch.autocast, a context manager and a decorator. torch.compile knows that type, and
+    in torch below 2.13 no subclass of it, which is why this is a function.
+    """
+    if isinstance(device_type, bool):
+        device_type, enabled = None, device_type
+    if device_type is None:
+        device_type = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.autocast(device_type, dtype, enabled, cache_enabled)
