@@ -120,8 +120,8 @@ static PyObject *gpu_count(PyObject *module, PyObject *unused) {
 static PyMethodDef methods[] = {
     {"torch_register", torch_register, METH_VARARGS,
      "torch_register(Tensor, Parameter, exchange_capsule, to_dlpack, current_stream, OutOfMemoryError,"
-     " is_deterministic, is_neg, empty_like) -> bool: whether the exchange API is in use. Without a capsule to_dlpack is"
-     " needed; what stands behind it may be None."},
+     " is_deterministic, is_neg, empty_like) -> bool: whether the exchange API is in use. Without a capsule there must"
+     " be to_dlpack; what stands behind it may be None."},
     {"arrays_register", arrays_register, METH_VARARGS,
      "arrays_register(dense, empty_like, gpu_workspace): dense(array) and empty_like(array) -> array, and"
      " gpu_workspace(bytes, device_index) -> array, for torch below 2.10 and CuPy"},

@@ -69,8 +69,11 @@ def model():
     )
 
 
+LOSS = hs.nn.CrossEntropyLoss()
+
+
 def step(net, x):
-    return hs.nn.CrossEntropyLoss()(net(x), TARGET)
+    return LOSS(net(x), TARGET)
 
 
 def module_gradients(f, net, x):

@@ -185,7 +185,7 @@ def test_arrays_work_without_torch():
 
 
 def test_the_path_of_torch_below_2_10():
-    """The same tests with tensors read through __dlpack__."""
+    """The same tests with tensors read through to_dlpack."""
     files = [f"tests/unit/test_{name}.py" for name in ("norm", "act", "xent", "boundary")]
     words = ["layouts", "residual", "margins", "zero_sizes", "refused", "counters", "negative"]
     options = ["-q", "-x", "-p", "no:cacheprovider", "--without-exchange-api"]
