@@ -116,7 +116,23 @@ static int tensor_from_old_torch(const bind_place *place, PyObject *object, hs_t
     return tensor_from_capsule(place, capsule, out, holds);
 }
 
-/* CuPy, JAX and others. On CUDA the producer orders its work before the legacy default stream. */
+static int call_for_stream(PyObject *function, PyObject *argument, void **stream) {
+    PyObject *number = argument ? PyObject_CallFunctionObjArgs(function, argument, NULL) : NULL;
+    if (!number) return -1;
+    *stream = PyLong_AsVoidPtr(number);
+    Py_DECREF(number);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int foreign_stream(bind_state *state, PyObject *object, bind_holds *holds) {
+    if (holds->has_stream) return 0;
+    holds->has_stream = true;
+    holds->foreign = object;
+    return state->array_stream ? call_for_stream(state->array_stream, object, &holds->stream) : 0;
+}
+
+/* CuPy, JAX and others. On CUDA the producer orders its work before the call's stream; to DLPack the legacy default
+ * stream is 1. */
 static int tensor_from_protocol(const bind_place *place, PyObject *object, hs_tensor *out, bind_holds *holds) {
     PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
     if (!device) return producer_error(place);
@@ -124,7 +140,9 @@ static int tensor_from_protocol(const bind_place *place, PyObject *object, hs_te
     const int parsed = PyArg_ParseTuple(device, "ii", &type, &id);
     Py_DECREF(device);
     if (!parsed) return producer_error(place);
-    PyObject *keywords = type == DL_CUDA ? Py_BuildValue("{s:i}", "stream", 1) : PyDict_New();
+    if (type == DL_CUDA && foreign_stream(place->state, object, holds) < 0) return producer_error(place);
+    const unsigned long long stream = holds->stream ? (unsigned long long)(uintptr_t)holds->stream : 1;
+    PyObject *keywords = type == DL_CUDA ? Py_BuildValue("{s:K}", "stream", stream) : PyDict_New();
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__"), *empty = PyTuple_New(0);
     PyObject *capsule = method && empty && keywords ? PyObject_Call(method, empty, keywords) : NULL;
     Py_XDECREF(method);
@@ -190,14 +208,13 @@ PyObject *bind_empty_like(const bind_place *place, PyObject *model) {
     return PyObject_CallFunctionObjArgs(make, model, NULL);
 }
 
-int bind_current_stream(bind_state *state, hs_device device, void **stream) {
-    *stream = NULL;
-    if (device.kind == HS_CPU) return 0;
-    if (state->exchange) return state->exchange->current_stream(DL_CUDA, device.index, stream);
+int bind_stream(bind_state *state, hs_device device, bind_holds *holds) {
+    if (device.kind == HS_CPU || holds->has_stream) return 0;
+    holds->has_stream = true;
+    if (state->exchange) return state->exchange->current_stream(DL_CUDA, device.index, &holds->stream);
     if (!state->current_stream) return 0;
-    PyObject *number = PyObject_CallFunction(state->current_stream, "i", (int)device.index);
-    if (!number) return -1;
-    *stream = PyLong_AsVoidPtr(number);
-    Py_DECREF(number);
-    return PyErr_Occurred() ? -1 : 0;
+    PyObject *index = PyLong_FromLong(device.index);
+    const int status = call_for_stream(state->current_stream, index, &holds->stream);
+    Py_XDECREF(index);
+    return status;
 }

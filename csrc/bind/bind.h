@@ -26,15 +26,20 @@ typedef struct {
     PyObject *tensor_like;            /* callable(tensor) -> a new tensor like it */
     PyObject *dense;                  /* callable(array) -> a row-major array that holds the values it shows */
     PyObject *empty_like;             /* callable(array) -> a new array like it, for any kind */
-    PyObject *gpu_workspace;          /* callable(bytes, device index) -> array, where exchange cannot allocate */
+    PyObject *gpu_workspace;          /* callable(bytes, device index, like) -> array, where exchange cannot allocate */
+    PyObject *array_stream;           /* callable(array) -> int: the CUDA stream that its library works on */
 } bind_state;
 
 bind_state *bind_state_new(void);
 void bind_state_release(bind_state *state);
 
 /* ---- arrays ---- */
-/* What must live until the call is over: capsules, copies, lists. */
+/* What must live until the call is over: capsules, copies, lists. The first array on a GPU says on which stream the
+ * call runs: the one that its library works on. */
 typedef struct {
+    void *stream;
+    PyObject *foreign; /* that array where it is not torch's; borrowed */
+    bool has_stream;
     int count;
     PyObject *objects[64]; /* the first count of them */
 } bind_holds;
@@ -57,8 +62,8 @@ int bind_tensor_from_dlpack(const bind_place *place, const dl_tensor *from, hs_t
 int bind_tensor_from_numpy(const bind_place *place, PyObject *array, hs_tensor *out);
 bool bind_is_numpy(PyObject *object);
 
-/* The stream on which the caller works. */
-int bind_current_stream(bind_state *state, hs_device device, void **stream);
+/* Sets holds->stream for a tensor on device, where it is not set yet. */
+int bind_stream(bind_state *state, hs_device device, bind_holds *holds);
 
 /* An uninitialised array of model's kind, shape and dtype; model is row-major. NULL with an error set. */
 PyObject *bind_empty_like(const bind_place *place, PyObject *model);

@@ -62,10 +62,11 @@ static void call_end(call *c) {
     bind_release(&c->holds);
 }
 
-static void note_device(call *c, const hs_tensor *t) {
-    if (c->has_device) return;
+static int note_device(call *c, bind_state *state, const hs_tensor *t) {
+    if (c->has_device) return 0;
     c->has_device = true;
     c->ctx.device = t->device;
+    return bind_stream(state, t->device, &c->holds);
 }
 
 static int read_list(const bind_place *place, PyObject *object, hs_tensor_list *list, call *c) {
@@ -96,8 +97,7 @@ static int read_list(const bind_place *place, PyObject *object, hs_tensor_list *
             holds->count = 1;
             holds->objects[0] = packed;
         }
-        if (bind_tensor(place, item, &items[i], holds) < 0) return -1;
-        note_device(c, &items[i]);
+        if (bind_tensor(place, item, &items[i], holds) < 0 || note_device(c, place->state, &items[i]) < 0) return -1;
     }
     return 0;
 }
@@ -141,13 +141,11 @@ static int read_field(const bind_field *field, const bind_op *op, bind_state *st
     switch ((bind_kind)field->kind) {
     case BIND_OUTPUT:
         if (read_output(&place, field, op, object, target, c) < 0) return -1;
-        if (hs_present(target)) note_device(c, target);
-        return 0;
+        return hs_present(target) ? note_device(c, state, target) : 0;
     case BIND_INPUT:
         if (bind_dense_tensor(&place, &object, target, &c->holds) < 0) return -1;
         c->inputs[field - op->fields] = object;
-        note_device(c, target);
-        return 0;
+        return note_device(c, state, target);
     case BIND_INPUT_LIST:
     case BIND_OUTPUT_LIST:
         return read_list(&place, object, target, c);
@@ -187,7 +185,7 @@ static int get_workspace(call *c, const bind_op *op, bind_state *state, const vo
         }
         return 0;
     }
-    if (state->exchange) {
+    if (state->exchange && !c->holds.foreign) {
         int64_t shape = bytes;
         dl_tensor wanted = {
             .device = {DL_CUDA, c->ctx.device.index}, .ndim = 1, .dtype = {DL_UINT, 8, 1}, .shape = &shape};
@@ -199,7 +197,9 @@ static int get_workspace(call *c, const bind_op *op, bind_state *state, const vo
         PyErr_Format(PyExc_RuntimeError, "%s: a workspace on the GPU needs torch or CuPy", op->op);
         return -1;
     }
-    PyObject *array = PyObject_CallFunction(state->gpu_workspace, "Li", (long long)bytes, (int)c->ctx.device.index);
+    PyObject *like = c->holds.foreign ? c->holds.foreign : Py_None;
+    PyObject *array =
+        PyObject_CallFunction(state->gpu_workspace, "LiO", (long long)bytes, (int)c->ctx.device.index, like);
     hs_tensor view;
     const bind_place place = {state, op->op, "workspace", true};
     if (!bind_hold(&c->holds, array) || bind_tensor(&place, array, &view, &c->holds) < 0) return -1;
@@ -243,12 +243,12 @@ static PyObject *call_op(PyObject *self, PyObject *const *objects, Py_ssize_t co
     args_storage args;
     call c;
     memset(&c, 0, offsetof(call, holds));
-    c.holds.count = 0;
+    memset(&c.holds, 0, offsetof(bind_holds, objects));
     memset(args.bytes, 0, op->args_size);
     PyObject *result = NULL;
     for (int i = 0; i < op->field_count; i++)
         if (read_field(&op->fields[i], op, bound->state, objects[i], args.bytes, &c) < 0) goto end;
-    if (bind_current_stream(bound->state, c.ctx.device, &c.ctx.stream) < 0) goto end;
+    c.ctx.stream = c.holds.stream;
     if (op->asks_deterministic && ask_deterministic(&c, bound->state) < 0) goto end;
     if (get_workspace(&c, op, bound->state, args.bytes) < 0) goto end;
     const hs_status status = run(&c, op, args.bytes);

@@ -54,12 +54,13 @@ static PyObject *torch_register(PyObject *module, PyObject *args) {
 }
 
 static PyObject *arrays_register(PyObject *module, PyObject *args) {
-    PyObject *dense, *empty_like, *gpu_workspace;
-    if (!PyArg_ParseTuple(args, "OOO", &dense, &empty_like, &gpu_workspace)) return NULL;
+    PyObject *dense, *empty_like, *gpu_workspace, *array_stream;
+    if (!PyArg_ParseTuple(args, "OOOO", &dense, &empty_like, &gpu_workspace, &array_stream)) return NULL;
     bind_state *state = state_of(module);
     replace(&state->dense, dense);
     replace(&state->empty_like, empty_like);
     replace(&state->gpu_workspace, gpu_workspace);
+    replace(&state->array_stream, array_stream);
     Py_RETURN_NONE;
 }
 
@@ -123,8 +124,8 @@ static PyMethodDef methods[] = {
      " is_deterministic, is_neg, empty_like) -> bool: whether the exchange API is in use. Without a capsule there must"
      " be to_dlpack; what stands behind it may be None."},
     {"arrays_register", arrays_register, METH_VARARGS,
-     "arrays_register(dense, empty_like, gpu_workspace): dense(array) and empty_like(array) -> array, and"
-     " gpu_workspace(bytes, device_index) -> array, for torch below 2.10 and CuPy"},
+     "arrays_register(dense, empty_like, gpu_workspace, array_stream): dense(array) and empty_like(array) -> array,"
+     " gpu_workspace(bytes, device_index, like) -> array, for torch below 2.10 and CuPy, array_stream(array) -> int"},
     {"library_paths", library_paths, METH_O, "library_paths(folders): where to look for cuBLASLt and its like"},
     {"thread_count", thread_count, METH_VARARGS, "thread_count(count=0) -> int: sets it where count is not 0"},
     {"build", build, METH_NOARGS, "build() -> dict: how this module was built"},

@@ -20,5 +20,6 @@ void bind_state_release(bind_state *state) {
     Py_XDECREF(state->dense);
     Py_XDECREF(state->empty_like);
     Py_XDECREF(state->gpu_workspace);
+    Py_XDECREF(state->array_stream);
     PyMem_Free(state);
 }

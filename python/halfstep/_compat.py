@@ -131,12 +131,18 @@ def _empty_like_other(x):
     return np.empty(x.shape, _numpy_dtype(str(x.dtype).rpartition(".")[2]))
 
 
-def _gpu_workspace(size, device):
-    if torch is not None:
+def _gpu_workspace(size, device, like):
+    """From the library that works on the call's stream: like's, torch's where it is None."""
+    if like is None and torch is not None:
         return torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}")
     cupy = sys.modules["cupy"]
     with cupy.cuda.Device(device):
         return cupy.empty(size, dtype="uint8")
+
+
+def _stream_of(x):
+    """The CUDA stream that x's library works on now; 0, the legacy default stream, where unknown."""
+    return sys.modules["cupy"].cuda.get_current_stream().ptr if _is_cupy(x) else 0
 
 
 def register_torch(exchange):
@@ -161,4 +167,4 @@ _empty_like = {ndarray: lambda x: np.empty(x.shape, x.dtype)}
 if torch is not None:
     _empty_like |= {torch.Tensor: _tensor_like, torch.nn.Parameter: _tensor_like}
     register_torch(getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
-_C.arrays_register(dense, empty_like, _gpu_workspace)
+_C.arrays_register(dense, empty_like, _gpu_workspace, _stream_of)
