@@ -141,7 +141,7 @@ def _gpu_workspace(size, device, like):
 
 
 def _stream_of(x):
-    """The CUDA stream that x's library works on now; 0, the legacy default stream, where unknown."""
+    """The CUDA stream that x's library works on; 0, the legacy default stream, where unknown."""
     return sys.modules["cupy"].cuda.get_current_stream().ptr if _is_cupy(x) else 0
 
 
