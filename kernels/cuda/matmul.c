@@ -9,6 +9,7 @@
 #include "../base/os.h"
 #include "../ops/check.h"
 #include "device.h"
+#include "matmul_tune.h"
 
 enum {
     MAX_DEVICES = 64,
@@ -132,68 +133,6 @@ static product *slot_of(device_state *s, const product_key *key) {
     return slot;
 }
 
-/* ---- descriptions ---- */
-static hs_lt_element_type element_type(int dtype) {
-    switch (dtype) {
-    case HS_F16:
-        return HS_LT_R_16F;
-    case HS_BF16:
-        return HS_LT_R_16BF;
-    default:
-        return HS_LT_R_32F;
-    }
-}
-
-static bool has_bias(int epilogue) {
-    return (epilogue & (HS_LT_EPILOGUE_BIAS | HS_LT_EPILOGUE_BGRADB)) != 0;
-}
-
-static bool has_aux(int epilogue) {
-    return epilogue == HS_LT_EPILOGUE_GELU_AUX || epilogue == HS_LT_EPILOGUE_GELU_AUX_BIAS;
-}
-
-static hs_lt_status set_pointers(const hs_cublaslt *lt, const hs_matmul_plan *plan, const hs_matmul *p) {
-    hs_lt_status s = HS_LT_STATUS_SUCCESS;
-    if (has_bias(p->epilogue)) s = lt->desc_set(plan->desc, HS_LT_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
-    if (!s && has_aux(p->epilogue))
-        s = lt->desc_set(plan->desc, HS_LT_DESC_EPILOGUE_AUX_POINTER, &p->aux, sizeof p->aux);
-    return s;
-}
-
-static void free_plan(const hs_cublaslt *lt, hs_matmul_plan *plan) {
-    if (plan->desc) lt->desc_destroy(plan->desc);
-    if (plan->a) lt->layout_destroy(plan->a);
-    if (plan->b) lt->layout_destroy(plan->b);
-    if (plan->d) lt->layout_destroy(plan->d);
-    *plan = (hs_matmul_plan){0};
-}
-
-/* On failure the caller frees what has been made so far. */
-static hs_lt_status make_plan(const hs_cublaslt *lt, const hs_matmul *p, hs_matmul_plan *plan) {
-    const hs_lt_element_type type = element_type(p->dtype), d_type = element_type(p->d_dtype);
-    const int32_t op_a = p->transpose_a ? HS_LT_OP_T : HS_LT_OP_N, op_b = p->transpose_b ? HS_LT_OP_T : HS_LT_OP_N;
-    const uint32_t epilogue = (uint32_t)p->epilogue;
-    const int32_t bias_type = (int32_t)d_type;
-    const uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k;
-
-    hs_lt_status s =
-        lt->desc_create(&plan->desc, p->tf32 ? HS_LT_COMPUTE_32F_FAST_TF32 : HS_LT_COMPUTE_32F, HS_LT_R_32F);
-    if (!s) s = lt->desc_set(plan->desc, HS_LT_DESC_TRANSA, &op_a, sizeof op_a);
-    if (!s) s = lt->desc_set(plan->desc, HS_LT_DESC_TRANSB, &op_b, sizeof op_b);
-    if (!s) s = lt->desc_set(plan->desc, HS_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (!s && has_bias(p->epilogue))
-        s = lt->desc_set(plan->desc, HS_LT_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type);
-    if (!s && has_aux(p->epilogue)) s = lt->desc_set(plan->desc, HS_LT_DESC_EPILOGUE_AUX_LD, &p->m, sizeof p->m);
-    if (!s)
-        s = lt->layout_create(&plan->a, type, p->transpose_a ? k : m, p->transpose_a ? m : k,
-                              p->transpose_a ? p->k : p->m);
-    if (!s)
-        s = lt->layout_create(&plan->b, type, p->transpose_b ? n : k, p->transpose_b ? k : n,
-                              p->transpose_b ? p->n : p->k);
-    if (!s) s = lt->layout_create(&plan->d, d_type, m, n, p->m);
-    return s;
-}
-
 /* ---- the choice of an algorithm ---- */
 /* Partial sums of a product that is split along k are kept in float32 and added in a fixed order: the schemes that add
  * them in D's type would round more than once. */
@@ -238,29 +177,19 @@ static hs_lt_status choose(const hs_cublaslt *lt, device_state *s, const hs_ctx 
     hs_lt_candidate candidates[HS_MATMUL_CANDIDATES];
     int count = 0, best = 0;
     *made = (product){.key = *key};
-    hs_lt_status status = make_plan(lt, p, &made->plan);
-    if (!status) status = set_pointers(lt, &made->plan, p); /* the heuristic reads their alignment */
+    hs_lt_status status = hs_matmul_plan_make(lt, p, &made->plan);
     if (!status) status = ask(lt, s, key, &made->plan, ctx->device.index, candidates, &count);
     if (is_refusal(status) && p->epilogue != HS_LT_EPILOGUE_DEFAULT) status = HS_LT_STATUS_SUCCESS;
     if (status) {
-        free_plan(lt, &made->plan);
+        hs_matmul_plan_free(lt, &made->plan);
         return status;
     }
     if (count > 1 && timed && may_time(ctx))
-        best = hs_matmul_fastest(lt, s->handle, &made->plan, p, candidates, count, ctx->device.index);
+        best =
+            hs_matmul_fastest(lt, s->handle, &made->plan, p, candidates, count, hs_matmul_workspace(ctx->device.index));
     made->found = count > 0;
     if (made->found) made->algo = candidates[best].algo;
     return status;
-}
-
-hs_lt_status hs_matmul_launch(const hs_cublaslt *lt, hs_lt_handle handle, const hs_matmul_plan *plan,
-                              const hs_matmul *p, const hs_lt_algo *algo, void *workspace, int64_t workspace_bytes,
-                              void *stream) {
-    const float alpha = 1, beta = p->accumulate;
-    const hs_lt_status status = set_pointers(lt, plan, p);
-    if (status) return status;
-    return lt->matmul(handle, plan->desc, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->d, plan->d, p->d, plan->d,
-                      algo, workspace, (size_t)workspace_bytes, stream);
 }
 
 hs_status hs_matmul_run(const hs_ctx *ctx, const hs_matmul *p, bool *found) {
@@ -285,15 +214,15 @@ hs_status hs_matmul_run(const hs_ctx *ctx, const hs_matmul *p, bool *found) {
         }
     }
     if (!status && chosen->found) {
-        status = hs_matmul_launch(lt, s->handle, &chosen->plan, p, &chosen->algo, ctx->workspace,
-                                  hs_matmul_workspace(ctx->device.index), ctx->stream);
+        status = hs_matmul_plan_launch(lt, s->handle, &chosen->plan, p, &chosen->algo, ctx->workspace,
+                                       hs_matmul_workspace(ctx->device.index), ctx->stream);
         if (is_refusal(status) && p->epilogue != HS_LT_EPILOGUE_DEFAULT) {
             chosen->found = false;
             status = HS_LT_STATUS_SUCCESS;
         }
     }
     *found = chosen->found;
-    if (chosen == &passing) free_plan(lt, &passing.plan);
+    if (chosen == &passing) hs_matmul_plan_free(lt, &passing.plan);
     hs_os_lock_release(s->lock);
 
     if (!status && !*found && p->epilogue == HS_LT_EPILOGUE_DEFAULT) status = HS_LT_STATUS_NOT_SUPPORTED;

@@ -2,8 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <float.h>
 
-#include "device.h"
-#include "matmul.h"
+#include "matmul_tune.h"
 
 enum {
     ROUNDS = 4,  /* the first warms up: it loads kernels and fills caches */
@@ -73,8 +72,8 @@ static int race(const hs_cublaslt *lt, hs_lt_handle handle, const hs_matmul_plan
             /* Keeps the GPU busy until the run is queued: else the events would time the host. */
             cudaMemsetAsync(scratch, 0, (size_t)workspace, t->stream);
             cudaEventRecord(t->start[i], t->stream);
-            failed[i] = hs_matmul_launch(lt, handle, plan, p, &candidates[i].algo, scratch, workspace, t->stream) !=
-                        HS_LT_STATUS_SUCCESS;
+            failed[i] = hs_matmul_plan_launch(lt, handle, plan, p, &candidates[i].algo, scratch, workspace,
+                                              t->stream) != HS_LT_STATUS_SUCCESS;
             cudaEventRecord(t->stop[i], t->stream);
         }
         if (cudaStreamSynchronize(t->stream) != cudaSuccess) return 0;
@@ -91,21 +90,20 @@ static int race(const hs_cublaslt *lt, hs_lt_handle handle, const hs_matmul_plan
 }
 
 int hs_matmul_fastest(const hs_cublaslt *lt, hs_lt_handle handle, const hs_matmul_plan *plan, const hs_matmul *p,
-                      const hs_lt_candidate *candidates, int count, int device) {
-    const int64_t workspace = hs_matmul_workspace(device);
+                      const hs_lt_candidate *candidates, int count, int64_t workspace_bytes) {
     bench t = {0};
     int fastest = 0;
     /* Another thread may be recording a graph; what is done here concerns its stream in no way. */
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaThreadExchangeStreamCaptureMode(&mode);
-    if (open_bench(&t, p, workspace, count) == cudaSuccess) {
+    if (open_bench(&t, p, workspace_bytes, count) == cudaSuccess) {
         hs_matmul copy = *p;
         copy.a = t.buffers[0];
         copy.b = t.buffers[1];
         copy.d = t.buffers[2];
         copy.bias = t.buffers[3];
         copy.aux = t.buffers[4];
-        fastest = race(lt, handle, plan, &copy, candidates, count, &t, workspace);
+        fastest = race(lt, handle, plan, &copy, candidates, count, &t, workspace_bytes);
     }
     close_bench(&t, count);
     cudaThreadExchangeStreamCaptureMode(&mode);

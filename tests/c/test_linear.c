@@ -1,7 +1,7 @@
-/* kernels/cuda/{linear,matmul,matmul_tune}.c without a GPU: on a fake runtime and a fake cuBLASLt.
+/* kernels/cuda/{linear,matmul,matmul_plan,matmul_tune}.c without a GPU: on a fake runtime and a fake cuBLASLt.
  *
  * cc -std=c11 -DHS_WITH_CUDA -Itests/c/fake_cuda tests/c/test_linear.c kernels/ops/{linear,check}.c
- *    kernels/cuda/{linear,matmul,matmul_tune}.c kernels/base/{os,status}.c -lm -lpthread -ldl */
+ *    kernels/cuda/{linear,matmul,matmul_plan,matmul_tune}.c kernels/base/{os,status}.c -lm -lpthread -ldl */
 #define _POSIX_C_SOURCE 200809L
 #undef NDEBUG
 #include <stdio.h>
