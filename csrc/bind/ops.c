@@ -159,6 +159,7 @@ WORKSPACE(xent_forward)
 RUN(xent_backward)
 RUN(dropout)
 RUN(adamw)
+RUN(adamw_check)
 RUN(scaler_check)
 RUN(scaler_update)
 
@@ -177,6 +178,7 @@ const bind_op bind_ops[] = {
     OP(xent_backward, "cross_entropy", NULL, false),
     OP(dropout, "dropout", NULL, false),
     OP(adamw, "adamw", NULL, false),
+    {"adamw_check", "adamw", adamw, sizeof adamw / sizeof *adamw, sizeof(hs_adamw_args), run_adamw_check, NULL, false},
     OP(scaler_check, "scaler", NULL, false),
     OP(scaler_update, "scaler", NULL, false),
 };

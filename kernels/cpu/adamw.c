@@ -96,9 +96,15 @@ static void update_range(void *argument, int64_t begin, int64_t end) {
     }
 }
 
+static bool is_skipped(const hs_adamw_args *a) {
+    const float scale = scalar_or(&a->scale, 1), lr = scalar_or(&a->lr_tensor, 0);
+    const bool usable = scale > 0 && isfinite(scale) && lr >= 0 && isfinite(lr);
+    return !usable || scalar_or(&a->found_inf, 0) != 0;
+}
+
 hs_status HS_CPU(hs_adamw)(const hs_ctx *ctx, const hs_adamw_args *args) {
     (void)ctx;
-    if (scalar_or(&args->found_inf, 0) != 0) return HS_OK;
+    if (is_skipped(args)) return HS_OK;
     hs_parallel_for(hs_list_numel(&args->p), GRAIN, update_range, (void *)args);
     for (int64_t i = 0; i < args->step.count; i++) *(float *)args->step.items[i].data += 1;
     return HS_OK;

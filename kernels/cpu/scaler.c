@@ -70,8 +70,14 @@ static void check_range(void *argument, int64_t begin, int64_t end) {
 hs_status HS_CPU(hs_scaler_check)(const hs_ctx *ctx, const hs_scaler_check_args *args) {
     (void)ctx;
     job j = {.g = &args->g, .unscale = hs_present(&args->scale)};
-    if (j.unscale) j.inverse = (float)(1.0 / (double)*(const float *)args->scale.data);
-    hs_parallel_for(hs_list_numel(&args->g), GRAIN, check_range, &j);
+    const int64_t n = hs_list_numel(&args->g);
+    const float scale = j.unscale ? *(const float *)args->scale.data : 1;
+    if (!(scale > 0 && isfinite(scale))) {
+        if (n > 0) *(float *)args->found_inf.data = 1;
+        return HS_OK;
+    }
+    j.inverse = (float)(1.0 / (double)scale);
+    hs_parallel_for(n, GRAIN, check_range, &j);
     if (j.found_inf) *(float *)args->found_inf.data = 1;
     return HS_OK;
 }
@@ -82,7 +88,7 @@ hs_status HS_CPU(hs_scaler_update)(const hs_ctx *ctx, const hs_scaler_update_arg
     int32_t *tracker = args->growth_tracker.data;
     if (*(const float *)args->found_inf.data != 0) {
         const double lower = *scale * args->backoff_factor;
-        *scale = (float)(lower < args->min_scale ? args->min_scale : lower);
+        *scale = (float)(lower >= args->min_scale ? lower : args->min_scale);
         *tracker = 0;
         return HS_OK;
     }

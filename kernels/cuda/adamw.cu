@@ -102,7 +102,9 @@ template <typename T> __device__ void update_chunk(const run &r, const chunk &c)
 }
 
 __device__ __forceinline__ bool is_skipped(const step_batch &batch) {
-    return batch.found_inf && *batch.found_inf != 0.f;
+    const float scale = batch.scale ? *batch.scale : 1.f, lr = batch.lr_tensor ? *batch.lr_tensor : 0.f;
+    const bool usable = scale > 0.f && isfinite(scale) && lr >= 0.f && isfinite(lr);
+    return !usable || (batch.found_inf && *batch.found_inf != 0.f);
 }
 
 __global__ void __launch_bounds__(chunk_threads) adamw_update_kernel(const __grid_constant__ step_batch batch) {

@@ -62,7 +62,12 @@ template <typename T> __device__ bool check_chunk(void *data, const chunk &c, bo
 __global__ void __launch_bounds__(chunk_threads) scaler_check_kernel(const __grid_constant__ gradient_batch batch) {
     const chunk c = chunk_of(batch.tensors, blockIdx.x);
     const bool unscale = batch.scale != nullptr;
-    const float inverse = unscale ? float(1.0 / double(*batch.scale)) : 1.f;
+    const float scale = unscale ? *batch.scale : 1.f;
+    if (!(scale > 0.f && isfinite(scale))) {
+        *batch.found_inf = 1.f;
+        return;
+    }
+    const float inverse = float(1.0 / double(scale));
     void *g = batch.tensors.data[0][c.tensor];
     bool bad = false;
     switch (batch.dtype[c.tensor]) {
@@ -88,11 +93,11 @@ struct scale_update {
     double min_scale, max_scale;
 };
 
-/* One thread. Comparisons, and not fmin and fmax, keep a NaN scale NaN. */
+/* One thread. */
 __global__ void scaler_update_kernel(const scale_update a) {
     if (*a.found_inf != 0.f) {
         const double lower = double(*a.scale) * a.backoff_factor;
-        *a.scale = float(lower < a.min_scale ? a.min_scale : lower);
+        *a.scale = float(lower >= a.min_scale ? lower : a.min_scale);
         *a.growth_tracker = 0;
         return;
     }

@@ -42,11 +42,13 @@ static hs_status check_item(const char *list_name, const hs_tensor_list *list, i
     return check_named(name, &list->items[i], k, ctx);
 }
 
-static hs_status check_like_param(const char *name, const hs_tensor_list *list, const hs_tensor_list *p, int64_t i) {
-    const int64_t n = hs_numel(&list->items[i]), expected = hs_numel(&p->items[i]);
-    if (n == expected) return HS_OK;
-    return hs_fail(HS_BAD_VALUE, "%s: %s[%lld] has %lld elements, param[%lld] has %lld", op, name, (long long)i,
-                   (long long)n, (long long)i, (long long)expected);
+static hs_status check_like_param(const char *list_name, const hs_tensor_list *list, const hs_tensor_list *p,
+                                  int64_t i) {
+    if (hs_check_same_shape(op, list_name, &list->items[i], "param", &p->items[i]) == HS_OK) return HS_OK;
+    char name[32], param[32];
+    snprintf(name, sizeof name, "%s[%lld]", list_name, (long long)i);
+    snprintf(param, sizeof param, "param[%lld]", (long long)i);
+    return hs_check_same_shape(op, name, &list->items[i], param, &p->items[i]);
 }
 
 static hs_status check_lists(const hs_ctx *ctx, const hs_adamw_args *a) {
@@ -65,8 +67,7 @@ static hs_status check_lists(const hs_ctx *ctx, const hs_adamw_args *a) {
     for (int64_t i = 0; i < a->p.count; i++) {
         for (int l = 0; l < lists; l++) {
             HS_TRY(check_item(like_param[l].name, like_param[l].list, i, like_param[l].k, ctx));
-            if (hs_present(&like_param[l].list->items[i]))
-                HS_TRY(check_like_param(like_param[l].name, like_param[l].list, &a->p, i));
+            HS_TRY(check_like_param(like_param[l].name, like_param[l].list, &a->p, i));
         }
         HS_TRY(check_item("step", &a->step, i, FLOAT32, ctx));
         if (hs_numel(&a->step.items[i]) != 1)
@@ -102,6 +103,10 @@ static hs_status check(const hs_ctx *ctx, const hs_adamw_args *a) {
     HS_TRY(check_beta("beta2", a->beta2));
     HS_TRY(check_not_negative("eps", a->eps));
     return check_not_negative("weight_decay", a->weight_decay);
+}
+
+hs_status hs_adamw_check(const hs_ctx *ctx, const hs_adamw_args *args) {
+    return check(ctx, args);
 }
 
 hs_status hs_adamw(const hs_ctx *ctx, const hs_adamw_args *args) {

@@ -1,5 +1,6 @@
 #include "scaler.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -49,8 +50,8 @@ static hs_status check_update(const hs_ctx *ctx, const hs_scaler_update_args *a)
     if (a->growth_interval < 1 || a->growth_interval > INT32_MAX)
         return hs_fail(HS_BAD_VALUE, "%s: growth_interval is %lld, expected 1 to %d", op, (long long)a->growth_interval,
                        INT32_MAX);
-    if (!(a->min_scale >= 0 && isfinite(a->min_scale)))
-        return hs_fail(HS_BAD_VALUE, "%s: min_scale is %g, expected a finite value of 0 or more", op, a->min_scale);
+    if (!(a->min_scale >= 0 && a->min_scale <= FLT_MAX))
+        return hs_fail(HS_BAD_VALUE, "%s: min_scale is %g, expected a finite float32 of 0 or more", op, a->min_scale);
     if (!(a->max_scale >= a->min_scale))
         return hs_fail(HS_BAD_VALUE, "%s: max_scale is %g, expected %g (min_scale) or more", op, a->max_scale,
                        a->min_scale);

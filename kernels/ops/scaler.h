@@ -1,8 +1,11 @@
 /* scaler.h - the dynamic loss scale: the check of the gradients, and the scale's own update.
  *
  * Math       check: found_inf = 1 when any gradient element is not finite, otherwise left as it is; with unscale every
- *              gradient becomes grad / scale, and a product that overflows counts as not finite.
- *            update: found_inf != 0: scale = max(scale * backoff_factor, min_scale), growth_tracker = 0
+ *              gradient becomes grad / scale, and a product that overflows counts as not finite. A scale that is not
+ *              finite and above 0 counts so too, and then no gradient is written: nobody can look at it without waiting
+ *              for the device.
+ *            update: found_inf != 0: scale = max(scale * backoff_factor, min_scale), growth_tracker = 0; NaN becomes
+ *                    min_scale, so that neither branch stores one
  *                    else: growth_tracker + 1, and when that reaches growth_interval: scale = min(scale *
  *                    growth_factor, max_scale) if finite, growth_tracker = 0
  *            Micikevicius et al., "Mixed precision training" (ICLR 2018).

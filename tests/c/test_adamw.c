@@ -188,6 +188,45 @@ TEST(adamw_found_inf_writes_nothing) {
     }
 }
 
+/* What is on the device cannot be refused, so it is skipped like a gradient that is not finite; on the CPU alike. */
+TEST(adamw_unusable_scalars_write_nothing) {
+    const double scales[] = {0, -2, INFINITY, -INFINITY, NAN}, rates[] = {-1e-3, INFINITY, NAN};
+    for (int i = 0; i < 8; i++) {
+        model w, before;
+        make(&w, sizes, SIZES, HS_F16, HS_BF16, 1000);
+        w.args.scale = one(i < 5 ? scales[i] : 1000);
+        if (i >= 5) w.args.lr_tensor = one(rates[i - 5]);
+        w.args.found_inf = one(0);
+        w.args.write_grad = 1;
+        copy(&before, &w);
+        const hs_ctx ctx = {0};
+        CHECK(hs_adamw(&ctx, &w.args) == HS_OK, "%s", hs_error());
+        check_unchanged(&before, &w);
+        test_release();
+    }
+}
+
+TEST(adamw_check_alone_writes_nothing) {
+    model w, before;
+    make(&w, sizes, SIZES, HS_F16, HS_BF16, 1);
+    copy(&before, &w);
+    const hs_ctx ctx = {0};
+    CHECK(hs_adamw_check(&ctx, &w.args) == HS_OK, "%s", hs_error());
+    w.args.eps = -1;
+    CHECK(hs_adamw_check(&ctx, &w.args) == HS_BAD_VALUE, "a negative eps passed");
+    check_unchanged(&before, &w);
+    test_release();
+}
+
+/* The same elements under another shape. */
+static hs_tensor as_matrix(const hs_tensor *t, int64_t rows, int64_t cols) {
+    hs_tensor m = *t;
+    m.ndim = 2;
+    m.shape[0] = rows, m.shape[1] = cols;
+    m.stride[0] = cols, m.stride[1] = 1;
+    return m;
+}
+
 static void check_refused(const model *w, hs_status status, const char *message) {
     model before;
     copy(&before, w);
@@ -238,9 +277,11 @@ TEST(adamw_refused_tensors) {
         change;                                                                                                        \
         check_refused(&bad, status, message);                                                                          \
     } while (0)
-    BAD(bad.g[3] = test_vector(HS_F16, 5), HS_BAD_VALUE, "adamw: grad[3] has 5 elements, param[3] has 6");
-    BAD(bad.m[0] = test_vector(HS_F32, 3), HS_BAD_VALUE, "adamw: exp_avg[0] has 3 elements, param[0] has 4");
-    BAD(bad.half[4] = test_vector(HS_BF16, 3), HS_BAD_VALUE, "adamw: half[4] has 3 elements, param[4] has 4");
+    BAD(bad.g[3] = test_vector(HS_F16, 5), HS_BAD_VALUE, "adamw: grad[3] has shape (5,), param[3] has shape (6,)");
+    BAD(bad.m[0] = test_vector(HS_F32, 3), HS_BAD_VALUE, "adamw: exp_avg[0] has shape (3,), param[0] has shape (4,)");
+    BAD(bad.v[3] = as_matrix(&bad.v[3], 2, 3), HS_BAD_VALUE,
+        "adamw: exp_avg_sq[3] has shape (2, 3), param[3] has shape (6,)");
+    BAD(bad.half[4] = test_vector(HS_BF16, 3), HS_BAD_VALUE, "adamw: half[4] has shape (3,), param[4] has shape (4,)");
     BAD(bad.half[4] = test_vector(HS_F32, 4), HS_BAD_TYPE, "adamw: half[4] is float32, expected float16 or bfloat16");
     BAD(bad.step[2] = test_vector(HS_F32, 2), HS_BAD_VALUE, "adamw: step[2] has 2 elements, expected 1");
     BAD(bad.p[1].dtype = HS_F16, HS_BAD_TYPE, "adamw: param[1] is float16, expected float32");

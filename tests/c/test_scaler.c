@@ -94,6 +94,20 @@ TEST(scaler_unscale) {
         }
 }
 
+/* It counts as a gradient that is not finite, except beside no gradients at all. */
+TEST(scaler_unusable_scale) {
+    const double scales[] = {0, -2, INFINITY, -INFINITY, NAN};
+    for (int dtype = HS_F32; dtype <= HS_BF16; dtype++)
+        for (int s = 0; s < 5; s++) {
+            hs_tensor g[2] = {gradient(dtype, 0, 1), gradient(dtype, 65, 1)};
+            const hs_tensor before = test_copy(&g[1]), scale = one(scales[s]);
+            CHECK(found(g, 2, &scale, 0) == 1, "a scale of %g was used", scales[s]);
+            CHECK(memcmp(g[1].data, before.data, (size_t)(65 * hs_dtype_size(dtype))) == 0, "gradients were written");
+            CHECK(found(g, 1, &scale, 0) == 0, "an empty gradient holds an infinity");
+            test_release();
+        }
+}
+
 /* Ranges of the threads begin and end inside tensors; the one infinity is in the last range. */
 TEST(scaler_threads) {
     hs_tensor g[3] = {gradient(HS_F16, 1000, 1), gradient(HS_BF16, 150001, 1), gradient(HS_F32, 3, 1)};
@@ -118,6 +132,7 @@ TEST(scaler_update) {
         {1024, 2, 0, none, 0, 3, 512, 0},        {1024, 1, 700, none, 2, 3, 700, 0},
         {1024, 1, 1024, 2048, 2, 3, 1024, 0},    {1024, 0, 0, 1500, 2, 3, 1500, 0},
         {0x1p127, 0, 0, none, 2, 3, 0x1p127, 0}, {0x1p127, 0, 0, 0x1.8p127, 2, 3, 0x1.8p127, 0},
+        {NAN, 1, 4, none, 2, 3, 4, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const update_case *c = &cases[i];
@@ -167,7 +182,8 @@ TEST(scaler_refused_update) {
     BAD(backoff_factor, -2, HS_BAD_VALUE, "backoff_factor is -2, expected a value between 0 and 1");
     BAD(growth_interval, 0, HS_BAD_VALUE, "growth_interval is 0, expected 1 to 2147483647");
     BAD(growth_interval, INT64_C(1) << 31, HS_BAD_VALUE, "growth_interval is 2147483648, expected 1 to 2147483647");
-    BAD(min_scale, -1, HS_BAD_VALUE, "min_scale is -1, expected a finite value of 0 or more");
+    BAD(min_scale, -1, HS_BAD_VALUE, "min_scale is -1, expected a finite float32 of 0 or more");
+    BAD(min_scale, 0x1p128, HS_BAD_VALUE, "min_scale is 3.40282e+38, expected a finite float32 of 0 or more");
     BAD(max_scale, -1, HS_BAD_VALUE, "max_scale is -1, expected 0 (min_scale) or more");
     BAD(max_scale, NAN, HS_BAD_VALUE, "max_scale is nan, expected 0 (min_scale) or more");
     BAD(growth_tracker.dtype, HS_F32, HS_BAD_TYPE, "growth_tracker is float32, expected int32");

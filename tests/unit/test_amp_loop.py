@@ -102,6 +102,24 @@ def test_gradients_of_any_dtype_are_unscaled(dtype, device):  # S2
     assert torch.equal(p.grad, torch.full_like(p, 0.25))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+@pytest.mark.parametrize("bad", [None, *BAD])
+def test_gradients_that_the_kernel_does_not_take(dtype, bad, device):
+    p, q = parameter(device), torch.nn.Parameter(torch.ones(3, dtype=dtype, device=device))
+    scaler = GradScaler(device, init_scale=1024.0)
+    for t in (p, q):
+        scaler.scale((t.real * 0.25).sum()).backward()
+    if bad is not None:
+        q.grad[1] = bad
+    optimizer = torch.optim.SGD([p, q], lr=1.0)
+    scaler.unscale_(optimizer)
+    assert torch.equal(p.grad, torch.full_like(p, 0.25))
+    assert q.grad[0] == 0.25 and q.grad.dtype is dtype
+    before = q.detach().clone()
+    assert scaler.step(optimizer).skipped == (bad is not None)
+    assert torch.equal(q, before) == (bad is not None)
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("scalers", [GradScaler, torch.amp.GradScaler])
 def test_clipping_is_on_unscaled_gradients(kind, scalers, device):  # S4
@@ -239,6 +257,22 @@ def test_a_scale_of_the_users_own_is_multiplied(device):
     assert torch.equal(p, q)
     assert not hasattr(optimizer, "grad_scale")
     assert not hasattr(optimizer, "found_inf")
+
+
+@pytest.mark.parametrize("own", [float("nan"), 0.0, -2.0, float("inf")])
+@pytest.mark.parametrize("unscaled", [False, True])
+def test_a_scale_of_the_users_own_that_is_of_no_use_skips_the_step(own, unscaled, device):
+    p = parameter(device)
+    before = p.detach().clone()
+    optimizer, scaler = AdamW([p]), GradScaler(device, init_scale=8.0)
+    backward(scaler, p)
+    if unscaled:
+        scaler.unscale_(optimizer)
+    optimizer.grad_scale = scalar(own, device)
+    result = scaler.step(optimizer)
+    scaler.update()
+    assert result.skipped and scaler.skipped_steps == 1
+    assert torch.equal(p, before)
 
 
 def test_writes_count_as_in_place_changes(device):

@@ -1,6 +1,7 @@
 """GradScaler switched off, saved, loaded, set by hand and misused; and old scripts."""
 
 import copy
+import inspect
 import pickle
 import warnings
 
@@ -76,6 +77,27 @@ def test_a_saved_scale_is_brought_into_the_limits(device):
         scaler.load_state_dict({})
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"growth_factor": 0.5}, ValueError, "growth_factor is 0.5, expected more than 1"),
+        ({"growth_factor": float("nan")}, ValueError, "growth_factor is nan, expected"),
+        ({"backoff_factor": 2.0}, ValueError, "backoff_factor is 2.0, expected between 0 and 1"),
+        ({"growth_interval": 0}, ValueError, "growth_interval is 0, expected 1 or more"),
+        ({"growth_interval": None}, TypeError, "growth_interval is None, expected"),
+        ({"scale": "8"}, TypeError, "scale is '8', expected a number"),
+        ({"_growth_tracker": -1}, ValueError, "_growth_tracker is -1, expected a whole number"),
+    ],
+)
+def test_a_saved_state_is_checked_before_any_of_it_is_taken(change, error, message, device):
+    scaler = GradScaler(device)
+    before = scaler.state_dict()
+    state = {**before, "scale": 2.0, "growth_factor": 3.0}
+    with pytest.raises(error, match=rf"GradScaler\.load_state_dict: {message}"):
+        scaler.load_state_dict(state | change)
+    assert scaler.state_dict() == before
+
+
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
 def test_copies_go_on_alike(duplicate, device):
     p = parameter(device)
@@ -104,6 +126,11 @@ def test_new_scale(device):
     ):
         scaler.update(new)
         assert scaler.get_scale() == expected
+    for useless in (float("nan"), 0.0, -1.0):
+        scaler.update(scalar(useless, device))
+        assert scaler.get_scale() == 2.0**20
+    with pytest.raises(TypeError, match=r"new_scale is torch.complex64, expected a real number"):
+        scaler.update(scalar(1.0, device, torch.complex64))
     for bad in (float("nan"), float("inf"), 0.0, -1.0, 2.0**21):
         with pytest.raises(ValueError, match=rf"GradScaler: new_scale is {bad}, expected"):
             scaler.update(bad)
@@ -164,6 +191,12 @@ def test_closures_are_refused(device):
         ({"growth_factor": 1.0}, ValueError, "growth_factor is 1.0, expected more than 1"),
         ({"backoff_factor": 1.0}, ValueError, "backoff_factor is 1.0, expected between 0 and 1"),
         ({"growth_interval": 0}, ValueError, "growth_interval is 0, expected 1 or more"),
+        ({"growth_interval": 1.5}, TypeError, "growth_interval is 1.5, expected a whole number"),
+        ({"growth_interval": None}, TypeError, "growth_interval is None, expected a whole number"),
+        ({"growth_factor": "a"}, TypeError, "growth_factor is 'a', expected a number"),
+        ({"backoff_factor": None}, TypeError, "backoff_factor is None, expected a number"),
+        ({"init_scale": 1e-50, "min_scale": 0}, ValueError, "init_scale is 1e-50, expected .* 0"),
+        ({"max_scale": 3.4028236e38}, ValueError, ".* max_scale 3.4028236e.38, expected"),
         ({"device": "meta"}, ValueError, "device is 'meta', expected 'cuda' or 'cpu'"),
     ],
 )
@@ -172,12 +205,12 @@ def test_arguments_are_checked(options, error, message):
         GradScaler(**{"device": "cpu"} | options)
 
 
-def test_a_gradient_of_another_dtype_is_named(device):
-    p = parameter(device).to(torch.float64).detach().requires_grad_()
+def test_an_optimizer_that_is_none_is_named(device):
     scaler = GradScaler(device)
-    backward(scaler, p)
-    with pytest.raises(TypeError, match=r"scaler: grad\[0\] is float64, expected float32"):
-        scaler.unscale_(torch.optim.SGD([p], lr=0.1))
+    backward(scaler, parameter(device))
+    for name in ("step", "unscale_"):
+        with pytest.raises(TypeError, match=rf"GradScaler\.{name}: optimizer is a NoneType"):
+            getattr(scaler, name)(None)
 
 
 # ---- old scripts ----
@@ -199,8 +232,13 @@ def test_without_cuda_the_scaler_is_active_on_the_cpu():
 def test_the_first_argument_may_be_the_scale():
     assert GradScaler(1024.0).get_scale() == 1024.0
     assert GradScaler(1024, growth_interval=7).get_growth_interval() == 7
-    with pytest.raises(ValueError, match=r"GradScaler: device is 1024.0"):
-        GradScaler(1024.0, 3.0)
+    assert not GradScaler(1024.0, 3.0, 0.25, 10, False).is_enabled()
+    state = {"scale": 1024.0, "growth_factor": 3.0, "backoff_factor": 0.25, "growth_interval": 10}
+    scaler = GradScaler(1024.0, 3.0, 0.25, 10)
+    assert scaler.state_dict() == state | {"_growth_tracker": 0}
+    scaler = GradScaler(1024.0, 3.0, growth_interval=10, backoff_factor=0.25, max_scale=4096.0)
+    assert scaler.state_dict() == state | {"_growth_tracker": 0}
+    assert "device" in inspect.signature(GradScaler).parameters
 
 
 def test_an_old_script_changes_its_import_line_only():

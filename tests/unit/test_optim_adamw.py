@@ -12,6 +12,7 @@ from halfstep import _C
 from halfstep._half import half_of
 from halfstep._ops import adamw as op
 from halfstep.optim import AdamW
+from halfstep.optim.adamw import _new_state
 from tests import reference
 from tests.helpers import HALVES, SIZES, normal, other_layouts, to64, torch_dtype
 from tests.tolerances import check, largest_error
@@ -111,8 +112,8 @@ def test_any_strides(name, which, device):
     strides = p.stride()
     optimizer = AdamW([p], **OPTIONS)
     if which == "state":
-        state = optimizer._new_state(p)
-        state["exp_avg"] = laid_out(state["exp_avg"])
+        optimizer.state[p] = _new_state(p)
+        optimizer.state[p]["exp_avg"] = laid_out(torch.zeros_like(p))
     for g in grads:
         p.grad = torch.empty_strided(g.shape, g.stride(), device=device).copy_(g)
         optimizer.step()

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from halfstep._ops import scaler as op
+from halfstep._ops.layout import may_overlap
 from tests import reference
 from tests.helpers import DTYPES, SIZES, normal, other_layouts, to64, torch_dtype
 
@@ -49,6 +50,34 @@ def test_check_keeps_what_was_found_before(device):
     op.check([torch.ones(3, device=device)], None, found)
     op.check([], None, found)
     assert float(found) == 1
+
+
+@pytest.mark.parametrize("bad", [*BAD, 0.0, -2.0])
+def test_a_scale_that_is_of_no_use_is_found_and_nothing_is_unscaled(bad, device):
+    found, g = scalar(0.0, device), torch.ones(65, device=device)
+    op.check([g], scalar(bad, device), found)
+    assert float(found) == 1
+    assert torch.equal(g, torch.ones(65, device=device))
+
+
+def test_update_never_stores_nan(device):
+    scale, tracker = scalar(float("nan"), device), scalar(0, device, torch.int32)
+    op.update(scale, tracker, scalar(1.0, device), 2.0, 0.5, 3, 4.0, 64.0)
+    assert float(scale) == 4
+
+
+def test_partly_overlapping_elements_are_told(device):
+    base = torch.zeros(64, device=device)
+    for shape, strides, expected in (
+        ((3, 2), (2, 1), False),
+        ((3, 2), (1, 3), False),
+        ((3, 1, 2), (5, 0, 2), False),
+        ((0, 3), (0, 0), False),
+        ((3, 2), (1, 1), True),
+        ((3, 2), (0, 1), True),
+        ((4, 3), (2, 1), True),
+    ):
+        assert may_overlap(base.as_strided(shape, strides)) is expected, (shape, strides)
 
 
 def test_a_quotient_that_overflows_is_found(device):

@@ -46,9 +46,17 @@ def is_plain(t):
     return t.is_contiguous() and not t.is_neg()
 
 
-def is_expanded(t):
-    """Several elements of t share one place in memory, so that none can be written alone."""
-    return any(stride == 0 for stride, _ in _strides(t))
+def may_overlap(t):
+    """Whether elements of t can share one place in memory, so that none is written alone.
+
+    They cannot where each axis steps over all that the axes of smaller strides reach.
+    """
+    reach = 0
+    for stride, size in sorted(_strides(t)) if t.numel() else ():
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def _strides(t):

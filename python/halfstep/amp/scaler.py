@@ -1,16 +1,16 @@
 """The dynamic loss scale, kept and moved on the device."""
 
 import inspect
-import math
 import warnings
-from functools import lru_cache
+from functools import lru_cache, wraps
 from numbers import Real
 
 import torch
 from torch.amp.grad_scaler import OptState
 
 from halfstep._ops import scaler as op
-from halfstep._ops.layout import is_expanded
+from halfstep._ops.layout import may_overlap
+from halfstep.amp import _checks
 
 _INIT_SCALE = 2.0**16
 # Between these a float32 scale and 1 / scale are both normal numbers.
@@ -50,24 +50,38 @@ class StepResult:
         return f"StepResult(applied={self.applied}, reason={self.reason!r})"
 
 
+def _takes_old_order(init):
+    """torch.cuda.amp.GradScaler's arguments begin with init_scale: a number gets its device."""
+
+    @wraps(init)
+    def wrapper(self, *args, **kwargs):
+        if args and isinstance(args[0], Real):
+            args = ("cuda", *args)
+        init(self, *args, **kwargs)
+
+    return wrapper
+
+
 class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler without waits for the device, and with limits for the scale.
 
     Micikevicius et al., "Mixed precision training" (2018).
 
     device: "cuda" (default) or "cpu". Without CUDA, "cuda" becomes "cpu" with a warning, and the
-        scaler stays active. A number is init_scale, as in torch.cuda.amp.GradScaler.
+        scaler stays active. With a number in its place the arguments are those of
+        torch.cuda.amp.GradScaler, which has no device: init_scale, growth_factor and so on.
     init_scale, growth_factor, backoff_factor, growth_interval, enabled: as torch's.
     min_scale, max_scale: the scale stays between them; the defaults, 2**-126 and 2**126, keep
         scale and 1 / scale finite and are otherwise out of reach.
 
-    Gradients may be float32, float16 or bfloat16. A step does not wait with halfstep's optimizers
+    Gradients may be of any floating dtype. A step does not wait with halfstep's optimizers
     and with torch's fused ones; with others it waits once, as torch's does.
 
     Raises ValueError and TypeError for arguments, RuntimeError for calls out of order, and
     AssertionError where torch's does: for a step or an update without scaled gradients.
     """
 
+    @_takes_old_order
     def __init__(
         self,
         device="cuda",
@@ -80,18 +94,16 @@ class GradScaler(torch.amp.GradScaler):
         min_scale=_MIN_SCALE,
         max_scale=_MAX_SCALE,
     ):
-        if isinstance(device, Real) and init_scale == _INIT_SCALE:
-            device, init_scale = "cuda", device
         kind = str(device).partition(":")[0]
         if kind not in ("cuda", "cpu"):
             raise ValueError(f"GradScaler: device is {device!r}, expected 'cuda' or 'cpu'")
         if enabled:
-            _check_limits(min_scale, max_scale)
-            _check_scale("init_scale", init_scale, min_scale, max_scale)
-            _check_rule(growth_factor, backoff_factor, growth_interval)
+            _checks.check_limits(min_scale, max_scale)
+            _checks.check_scale("init_scale", init_scale, min_scale, max_scale)
+            _checks.check_rule("GradScaler", growth_factor, backoff_factor, growth_interval)
         if enabled and kind == "cuda" and not torch.cuda.is_available():
             warnings.warn(
-                "GradScaler: CUDA is not available, the loss scale is kept on the CPU", stacklevel=2
+                "GradScaler: CUDA is not available, the loss scale is kept on the CPU", stacklevel=3
             )
             kind = "cpu"
         super().__init__(kind, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
@@ -111,6 +123,7 @@ class GradScaler(torch.amp.GradScaler):
 
         Needed only before something reads the gradients, such as clipping; step() does it else.
         """
+        _checks.check_optimizer("unscale_", optimizer)
         if not self._enabled:
             return
         scale, _ = self._check_scale_growth_tracker("unscale_")
@@ -127,6 +140,7 @@ class GradScaler(torch.amp.GradScaler):
 
         args, kwargs: for optimizer.step; a closure is not supported. Returns a StepResult.
         """
+        _checks.check_optimizer("step", optimizer)
         if not self._enabled:
             return StepResult(False, optimizer.step(*args, **kwargs))
         if kwargs.get("closure") is not None or any(callable(a) for a in args):
@@ -146,8 +160,8 @@ class GradScaler(torch.amp.GradScaler):
     def update(self, new_scale=None):
         """Moves the scale after the steps of one iteration; it does not wait for the device.
 
-        new_scale: a number or a one-element tensor to use instead; a tensor is brought between
-        min_scale and max_scale.
+        new_scale: a number or a one-element tensor to use instead. A tensor is brought between
+        min_scale and max_scale; where it is NaN, 0 or negative the scale stays as it is.
         """
         if not self._enabled:
             return
@@ -178,13 +192,10 @@ class GradScaler(torch.amp.GradScaler):
         """Takes a state_dict of torch.amp.GradScaler too.
 
         A scale outside min_scale and max_scale, such as an infinite one, is brought between them.
+        Raises ValueError and TypeError for what the constructor would not take, and a NaN scale.
         """
         if self._enabled and state_dict:
-            scale = float(state_dict["scale"])
-            if math.isnan(scale):
-                raise ValueError("GradScaler.load_state_dict: scale is nan, expected a number")
-            scale = min(max(scale, self._min_scale), self._max_scale)
-            state_dict = {**state_dict, "scale": scale}
+            state_dict = _checks.check_state(state_dict, self._min_scale, self._max_scale)
         super().load_state_dict(state_dict)
 
     def __getstate__(self):
@@ -208,13 +219,16 @@ class GradScaler(torch.amp.GradScaler):
         if _takes_scaler(type(optimizer)):
             value = optimizer.step(*args, **kwargs, grad_scaler=self)
             return self._result(self._combine(state["found_inf_per_device"].values()), value)
-        given = getattr(optimizer, "grad_scale", None)  # a scale of the user's own
+        own = given = getattr(optimizer, "grad_scale", None)  # a scale of the user's own
         if state["stage"] is OptState.READY:
             self._check_inf_per_device(optimizer)
             given = self._scale if given is None else self._scale * given
         found_inf = self._combine(state["found_inf_per_device"].values())
         if found_inf is None:  # there are no gradients, so nothing to skip
             found_inf = torch.zeros_like(self._scale)
+        if own is not None:  # by a scale that is of no use the optimizer skips too
+            usable = (given > 0) & given.isfinite()
+            found_inf = torch.maximum(found_inf, _on(found_inf.device, ~usable).float().squeeze())
         optimizer.grad_scale, optimizer.found_inf = given, found_inf
         try:
             value = optimizer.step(*args, **kwargs)
@@ -265,15 +279,13 @@ class GradScaler(torch.amp.GradScaler):
 
     def _set_scale(self, scale, new_scale):
         if not isinstance(new_scale, torch.Tensor):
-            _check_scale("new_scale", new_scale, self._min_scale, self._max_scale)
+            _checks.check_scale("new_scale", new_scale, self._min_scale, self._max_scale)
             scale.fill_(new_scale)
             return
-        if new_scale.numel() != 1 or new_scale.requires_grad:
-            raise ValueError(
-                f"GradScaler.update: new_scale has {new_scale.numel()} elements and requires_grad "
-                f"{new_scale.requires_grad}, expected 1 and False"
-            )
-        scale.copy_(new_scale.reshape(())).clamp_(self._min_scale, self._max_scale)
+        _checks.check_new_scale(new_scale)
+        new = _on(scale.device, new_scale.reshape(())).float()
+        kept = torch.where(new > 0, new.clamp(self._min_scale, self._max_scale), scale)
+        scale.copy_(kept)
 
 
 @lru_cache(maxsize=32)
@@ -294,46 +306,15 @@ def _gradients(optimizer):
                 if not g.is_coalesced():  # the sum of duplicates may overflow
                     p.grad = g = g.coalesce()
                 g = g._values()
-            elif not g.is_contiguous() and is_expanded(g):
+            elif not g.is_contiguous() and may_overlap(g):
                 p.grad = g = g.contiguous()
             by_device.setdefault(g.device, []).append(g)
     return by_device
 
 
 def _on(device, scalar):
-    return scalar.to(device, non_blocking=True)
+    return scalar.to(device, non_blocking=device.type != "cpu")
 
 
 def _name(optimizer):
     return type(optimizer).__name__
-
-
-def _check_limits(min_scale, max_scale):
-    for name, value in (("min_scale", min_scale), ("max_scale", max_scale)):
-        if not isinstance(value, Real):
-            raise TypeError(f"GradScaler: {name} is {value!r}, expected a number")
-    if not 0 <= min_scale <= max_scale < 2.0**128:
-        raise ValueError(
-            f"GradScaler: min_scale is {min_scale} and max_scale {max_scale}, "
-            "expected 0 <= min_scale <= max_scale < 2**128"
-        )
-
-
-def _check_rule(growth_factor, backoff_factor, growth_interval):
-    for name, value, allowed, expected in (
-        ("growth_factor", growth_factor, 1 < growth_factor < math.inf, "more than 1"),
-        ("backoff_factor", backoff_factor, 0 < backoff_factor < 1, "between 0 and 1"),
-        ("growth_interval", growth_interval, growth_interval >= 1, "1 or more"),
-    ):
-        if not allowed:
-            raise ValueError(f"GradScaler: {name} is {value}, expected {expected}")
-
-
-def _check_scale(name, value, min_scale, max_scale):
-    if not isinstance(value, Real):
-        raise TypeError(f"GradScaler: {name} is {value!r}, expected a number")
-    if not (min_scale <= value <= max_scale and value > 0):
-        raise ValueError(
-            f"GradScaler: {name} is {value}, expected {min_scale} (min_scale) to {max_scale} "
-            "(max_scale), and more than 0"
-        )
