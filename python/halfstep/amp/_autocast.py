@@ -10,8 +10,8 @@ def autocast(device_type=None, dtype=None, enabled=True, cache_enabled=None):
     `enabled`, as in torch.cuda.amp.autocast. Without a dtype it is float16 on CUDA and bfloat16 on
     the CPU.
 
-    Returns a torch.autocast, a context manager and a decorator. torch.compile knows that type, and
-    in torch below 2.13 no subclass of it, which is why this is a function.
+    Returns a torch.autocast, a context manager and a decorator. This is a function because
+    torch.compile knows that type, and before torch 2.10 no subclass of it.
     """
     if isinstance(device_type, bool):
         device_type, enabled = None, device_type

@@ -80,7 +80,8 @@ def _cast(x, weight, bias):
     if weight.dtype is dtype and (bias is None or bias.dtype is dtype):
         return x, weight, bias
     if is_compiling():
-        return x, weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
+        # Not detached: from these the Dynamo of torch 2.4 learns whether the output has a gradient.
+        return x, weight.to(dtype), None if bias is None else bias.to(dtype)
     if dtype is not torch.float16 and dtype is not torch.bfloat16:
         name, p = ("weight", weight) if weight.dtype is not dtype else ("bias", bias)
         raise TypeError(f"linear: {name} is {p.dtype}, x is {dtype}")
