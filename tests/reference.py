@@ -119,6 +119,17 @@ def cross_entropy_backward(dloss, logits, target, **options):
     return dce * (a[:, None] * softmax - wq) + dz * 2 * z_loss * lse[:, None] * softmax
 
 
+def cross_entropy_soft_backward(dloss, logits, target, weight=None, **options):
+    """dtarget and dweight of target probabilities."""
+    pieces = _cross_entropy(logits, target, weight, **options)
+    ce_factor, lse = pieces[1], pieces[6]
+    smoothing = options.get("label_smoothing", 0.0)
+    scaled = (dloss * ce_factor)[:, None] * (lse[:, None] - logits)
+    q = (1 - smoothing) * target + smoothing / logits.shape[1]
+    w = 1 if weight is None else weight
+    return scaled * (1 - smoothing) * w, (scaled * q).sum(0)
+
+
 def _cross_entropy(
     logits,
     target,

@@ -47,6 +47,11 @@ static int dtype_of(PyArrayObject *array) {
 int bind_tensor_from_numpy(const bind_place *place, PyObject *object, hs_tensor *out) {
     PyArrayObject *array = (PyArrayObject *)object;
     const int ndim = PyArray_NDIM(array);
+    if (!PyArray_CheckExact(object) && PyObject_HasAttrString(object, "mask")) {
+        PyErr_Format(PyExc_TypeError, "%s: %s is a masked array, whose mask would be ignored; pass %s.filled(value)",
+                     place->op, place->name, place->name);
+        return -1;
+    }
     if (ndim > HS_MAX_DIMS) {
         PyErr_Format(PyExc_ValueError, "%s: %s has %d axes, at most %d are supported", place->op, place->name, ndim,
                      HS_MAX_DIMS);

@@ -61,11 +61,11 @@ static const bind_field linear_forward[] = {
 };
 static const bind_field linear_backward[] = {
     IN(hs_linear_backward_args, dy),
-    IN(hs_linear_backward_args, x),
-    IN(hs_linear_backward_args, w),
+    IN_OPTIONAL(hs_linear_backward_args, x),
+    IN_OPTIONAL(hs_linear_backward_args, w),
     IN_OPTIONAL(hs_linear_backward_args, saved),
     OUT_OPTIONAL_LIKE(hs_linear_backward_args, dx, x),
-    OUT_OPTIONAL(hs_linear_backward_args, dw),
+    OUT_OPTIONAL_LIKE(hs_linear_backward_args, dw, w),
     OUT_OPTIONAL(hs_linear_backward_args, db),
     INTEGER(hs_linear_backward_args, kind),
     INTEGER(hs_linear_backward_args, tf32),

@@ -45,6 +45,11 @@ static inline bool hs_present(const hs_tensor *t) {
     return t->dtype != HS_NONE;
 }
 
+/* The size of the last axis; 0 without axes. */
+static inline int64_t hs_cols(const hs_tensor *t) {
+    return t->ndim ? t->shape[t->ndim - 1] : 0;
+}
+
 static inline int64_t hs_numel(const hs_tensor *t) {
     int64_t n = 1;
     for (int i = 0; i < t->ndim; i++) n *= t->shape[i];

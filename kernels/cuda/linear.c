@@ -16,9 +16,9 @@ typedef struct {
 } sizes;
 
 /* Of arguments that have passed the checks. y is y or dy. */
-static sizes sizes_of(const hs_tensor *y, const hs_tensor *w) {
-    const int64_t out = w->shape[0];
-    return (sizes){.rows = out ? hs_numel(y) / out : 0, .in = w->shape[1], .out = out};
+static sizes sizes_of(const hs_tensor *y, int64_t in) {
+    const int64_t out = hs_cols(y);
+    return (sizes){.rows = out ? hs_numel(y) / out : 0, .in = in, .out = out};
 }
 
 static int64_t bytes_of(const hs_tensor *t) {
@@ -67,7 +67,7 @@ static hs_status activate(const hs_ctx *ctx, const hs_linear_forward_args *a, co
 }
 
 hs_status hs_linear_forward_cuda(const hs_ctx *ctx, const hs_linear_forward_args *a) {
-    const sizes s = sizes_of(&a->y, &a->w);
+    const sizes s = sizes_of(&a->y, hs_cols(&a->x));
     if (s.rows == 0 || s.out == 0) return HS_OK;
     const hs_tensor *z = hs_present(&a->z) ? &a->z : &a->y; /* where x wT + b goes when f is a pass of its own */
     if (s.in == 0) {
@@ -114,7 +114,7 @@ int64_t hs_linear_forward_workspace_cuda(const hs_ctx *ctx, const hs_linear_forw
 /* ---- backward ---- */
 /* The pass that makes dz and db of dy. */
 static hs_act_backward_args act_args(const hs_linear_backward_args *a, void *dz) {
-    hs_act_backward_args act = {.dy = a->dy, .x = a->saved, .db = a->db, .cols = a->w.shape[0], .kind = a->kind};
+    hs_act_backward_args act = {.dy = a->dy, .x = a->saved, .db = a->db, .cols = hs_cols(&a->dy), .kind = a->kind};
     if (a->kind != HS_ACT_NONE && (hs_present(&a->dx) || hs_present(&a->dw))) {
         act.dx = a->dy;
         act.dx.data = dz;
@@ -153,15 +153,15 @@ static hs_status weight_gradient(const hs_ctx *ctx, const hs_linear_backward_arg
 /* dxT (in x rows) = wT dzT */
 static hs_status input_gradient(const hs_ctx *ctx, const hs_linear_backward_args *a, const void *dz, sizes s) {
     hs_matmul p = {.op = op, .m = s.in, .n = s.rows, .k = s.out, .a = a->w.data, .b = dz, .d = a->dx.data};
-    p.tf32 = a->tf32 && a->x.dtype == HS_F32;
-    p.dtype = p.d_dtype = a->x.dtype;
+    p.tf32 = a->tf32 && a->w.dtype == HS_F32;
+    p.dtype = p.d_dtype = a->w.dtype;
     p.epilogue = HS_LT_EPILOGUE_DEFAULT;
     bool found;
     return hs_matmul_run(ctx, &p, &found);
 }
 
 hs_status hs_linear_backward_cuda(const hs_ctx *ctx, const hs_linear_backward_args *a) {
-    const sizes s = sizes_of(&a->dy, &a->w);
+    const sizes s = sizes_of(&a->dy, hs_cols(hs_present(&a->x) ? &a->x : &a->w));
     if (s.rows == 0 || s.out == 0) {
         HS_TRY(zero(ctx, &a->dx));
         HS_TRY(zero(ctx, &a->dw));

@@ -53,24 +53,52 @@ static hs_status check_forward(const hs_ctx *ctx, const hs_linear_forward_args *
     return check_result(ctx, "z", &a->z, &a->x, &a->w);
 }
 
+/* t is absent, or has dy's dtype and shape, but for the last axis, which is cols. */
+static hs_status check_like_grad(const hs_ctx *ctx, const char *name, const hs_tensor *t, const hs_tensor *dy,
+                                 int64_t cols) {
+    if (!hs_present(t)) return HS_OK;
+    hs_tensor expected = *dy;
+    expected.shape[dy->ndim - 1] = cols;
+    HS_TRY(hs_check_tensor(op, name, t, ctx));
+    HS_TRY(hs_check_same_dtype(op, name, t, "grad", dy));
+    return hs_check_same_shape(op, name, t, "grad w", &expected);
+}
+
+/* t is absent, or (out, in). */
+static hs_status check_like_weight(const hs_ctx *ctx, const char *name, const hs_tensor *t, int64_t out, int64_t in) {
+    if (!hs_present(t)) return HS_OK;
+    HS_TRY(hs_check_tensor(op, name, t, ctx));
+    if (t->ndim != 2) return hs_fail(HS_BAD_VALUE, "%s: %s has %d axes, expected 2", op, name, (int)t->ndim);
+    if (t->shape[0] != out)
+        return hs_fail(HS_BAD_VALUE, "%s: %s has %lld rows, grad has %lld columns", op, name, (long long)t->shape[0],
+                       (long long)out);
+    if (t->shape[1] != in)
+        return hs_fail(HS_BAD_VALUE, "%s: %s has %lld columns, x has %lld", op, name, (long long)t->shape[1],
+                       (long long)in);
+    return HS_OK;
+}
+
 static hs_status check_backward(const hs_ctx *ctx, const hs_linear_backward_args *a) {
-    HS_TRY(check_operands(ctx, &a->x, &a->w));
     HS_TRY(check_kind(a->kind));
-    HS_TRY(check_result(ctx, "grad", &a->dy, &a->x, &a->w));
+    HS_TRY(check_present("grad", &a->dy));
+    HS_TRY(hs_check_float(op, "grad", &a->dy));
+    HS_TRY(hs_check_tensor(op, "grad", &a->dy, ctx));
+    if (a->dy.ndim < 1) return hs_fail(HS_BAD_VALUE, "%s: grad has 0 axes, expected at least 1", op);
+    if (hs_present(&a->dx)) HS_TRY(check_present("weight", &a->w));
+    if (hs_present(&a->dw)) HS_TRY(check_present("x", &a->x));
+    const int64_t out = hs_cols(&a->dy), in = hs_cols(hs_present(&a->x) ? &a->x : &a->w);
+    HS_TRY(check_like_grad(ctx, "x", &a->x, &a->dy, in));
+    HS_TRY(hs_check_same_dtype(op, "weight", &a->w, "grad", &a->dy));
+    HS_TRY(check_like_weight(ctx, "weight", &a->w, out, in));
     if (hs_present(&a->saved) != (a->kind != HS_ACT_NONE))
         return hs_fail(HS_BAD_VALUE, "%s: saved must be given exactly when there is an activation", op);
-    HS_TRY(hs_check_tensor(op, "saved", &a->saved, ctx));
-    HS_TRY(hs_check_same_dtype(op, "saved", &a->saved, "grad", &a->dy));
-    HS_TRY(hs_check_same_shape(op, "saved", &a->saved, "grad", &a->dy));
-    HS_TRY(hs_check_tensor(op, "dx", &a->dx, ctx));
-    HS_TRY(hs_check_same_dtype(op, "dx", &a->dx, "x", &a->x));
-    HS_TRY(hs_check_same_shape(op, "dx", &a->dx, "x", &a->x));
-    HS_TRY(hs_check_tensor(op, "dw", &a->dw, ctx));
-    HS_TRY(hs_check_dtype_or_f32(op, "dw", &a->dw, a->x.dtype, "x"));
-    HS_TRY(hs_check_same_shape(op, "dw", &a->dw, "weight", &a->w));
+    HS_TRY(check_like_grad(ctx, "saved", &a->saved, &a->dy, out));
+    HS_TRY(check_like_grad(ctx, "dx", &a->dx, &a->dy, in));
+    HS_TRY(hs_check_dtype_or_f32(op, "dw", &a->dw, a->dy.dtype, "grad"));
+    HS_TRY(check_like_weight(ctx, "dw", &a->dw, out, in));
     HS_TRY(hs_check_tensor(op, "db", &a->db, ctx));
-    HS_TRY(hs_check_dtype_or_f32(op, "db", &a->db, a->x.dtype, "x"));
-    return hs_check_numel(op, "db", &a->db, a->w.shape[0], "the number of rows of weight");
+    HS_TRY(hs_check_dtype_or_f32(op, "db", &a->db, a->dy.dtype, "grad"));
+    return hs_check_numel(op, "db", &a->db, out, "the number of columns of grad");
 }
 
 /* The CPU has no implementation of its own: the caller's library multiplies there. */

@@ -28,7 +28,9 @@ typedef struct {
 } hs_linear_forward_args;
 
 typedef struct {
-    hs_tensor dy, x, w;
+    hs_tensor dy;
+    hs_tensor x;      /* read for dw; optional without it */
+    hs_tensor w;      /* read for dx; optional without it */
     hs_tensor saved;  /* z of forward, for relu y; absent for kind none */
     hs_tensor dx;     /* optional, written */
     hs_tensor dw, db; /* each optional, written */

@@ -67,10 +67,21 @@ def dense(x):
 
 
 def require_array(op, name, x):
-    """A TypeError that names op and argument, where x is neither a tensor nor an array."""
-    if isinstance(x, (Tensor, ndarray)):
+    """A TypeError that names op and argument, where x is neither a tensor nor an array.
+
+    Of other libraries' arrays it takes those that say how results become arrays like them.
+    """
+    if type(x) is ndarray or isinstance(x, Tensor) or _is_cupy(x):
         return
-    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+    if isinstance(x, ndarray):
+        if hasattr(x, "mask"):
+            raise TypeError(
+                f"{op}: {name} is a masked array, whose mask would be ignored; "
+                f"pass {name}.filled(value)"
+            )
+        return
+    wanted = ("__dlpack__", "__dlpack_device__", "__array_namespace__")
+    if not all(hasattr(x, method) for method in wanted):
         traced = type(x).__module__.partition(".")[0] == "jax"
         advice = "; call it outside jax.jit, grad and vmap, or with jax.pure_callback"
         raise TypeError(
@@ -79,15 +90,31 @@ def require_array(op, name, x):
         )
 
 
-def array_to_int64(x):
-    """Integers of any width as int64: JAX has no others by default than int32."""
-    if "int" not in str(x.dtype):
-        return x  # C says which dtypes it reads
+def require_dense(op, name, t):
+    """A TypeError that says what t is, where it is a sparse, nested or mkldnn tensor."""
+    if not isinstance(t, Tensor) or (t.layout is torch.strided and not t.is_nested):
+        return
+    kind = "nested" if t.is_nested else str(t.layout).removeprefix("torch.").lstrip("_")
+    raise TypeError(f"{op}: {name} is a {kind} tensor, expected a dense one")
+
+
+def as_array(op, name, x):
+    """x where it is NumPy's or CuPy's array, else a NumPy array of its values."""
+    require_array(op, name, x)
     if isinstance(x, ndarray) or _is_cupy(x):
-        return x.astype(np.int64, copy=False)
-    if x.__dlpack_device__()[0] != _DLPACK_CPU:
         return x
-    return np.from_dlpack(x).astype(np.int64)
+    if isinstance(x, Tensor):
+        raise TypeError(f"{op}: {name} is a tensor, the first argument is an array")
+    if x.__dlpack_device__()[0] != _DLPACK_CPU:
+        raise TypeError(
+            f"{op}: {name} is a {type(x).__name__} on a GPU; "
+            f"pass torch.from_dlpack({name}) or cupy.from_dlpack({name})"
+        )
+    try:
+        return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = type(x).__name__
+        raise TypeError(f"{op}: {name} is a {kind} that NumPy cannot read: {error}") from None
 
 
 def same_kind(x, *results):

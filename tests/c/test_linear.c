@@ -103,10 +103,11 @@ static void check_forward(shape s) {
     free(ctx.workspace);
 }
 
+/* x and w are absent where no gradient reads them. */
 static void check_backward(shape s, bool dx, bool dw, bool db) {
     hs_linear_backward_args a = {.kind = s.kind};
-    a.x = tensor(s.dtype, 2, s.rows, s.in);
-    a.w = tensor(s.dtype, 2, s.out, s.in);
+    if (dw) a.x = tensor(s.dtype, 2, s.rows, s.in);
+    if (dx) a.w = tensor(s.dtype, 2, s.out, s.in);
     a.dy = tensor(s.dtype, 2, s.rows, s.out);
     if (s.kind) a.saved = tensor(s.dtype, 2, s.rows, s.out);
     if (dx) a.dx = tensor(s.dtype, 2, s.rows, s.in);
@@ -306,13 +307,51 @@ static void test_many_shapes(void) {
 }
 
 /* ---- bad input ---- */
+static void expect_error(bool as_expected, const char *sentence) {
+    if (as_expected && strcmp(hs_error(), sentence) == 0) return;
+    fprintf(stderr, "%s\n", hs_error());
+    abort();
+}
+
 static void expect_forward_error(const hs_linear_forward_args *a, hs_status status, const char *sentence) {
     hs_ctx ctx = {.device = a->x.device};
     const int launched = fake_lt.launched;
-    assert(hs_linear_forward(&ctx, a) == status && fake_lt.launched == launched);
-    if (strcmp(hs_error(), sentence) == 0) return;
-    fprintf(stderr, "%s\n", hs_error());
-    abort();
+    expect_error(hs_linear_forward(&ctx, a) == status && fake_lt.launched == launched, sentence);
+}
+
+static void expect_backward_error(const hs_linear_backward_args *a, hs_status status, const char *sentence) {
+    hs_ctx ctx = {.device = a->dy.device};
+    const int launched = fake_lt.launched;
+    expect_error(hs_linear_backward(&ctx, a) == status && fake_lt.launched == launched, sentence);
+}
+
+static void test_backward_checks(void) {
+    hs_linear_backward_args good = {.kind = HS_ACT_NONE}, a;
+    good.dy = tensor(HS_BF16, 2, 5, 4);
+    good.x = tensor(HS_BF16, 2, 5, 3);
+    good.w = tensor(HS_BF16, 2, 4, 3);
+    good.dx = tensor(HS_BF16, 2, 5, 3);
+    good.dw = tensor(HS_F32, 2, 4, 3);
+    good.db = tensor(HS_F32, 1, 1, 4);
+    a = good, a.x = (hs_tensor){0};
+    expect_backward_error(&a, HS_BAD_TYPE, "linear: x is missing");
+    a = good, a.w = (hs_tensor){0};
+    expect_backward_error(&a, HS_BAD_TYPE, "linear: weight is missing");
+    a = good, a.x.shape[0] = 6;
+    expect_backward_error(&a, HS_BAD_VALUE, "linear: x has shape (6, 3), grad w has shape (5, 3)");
+    a = good, a.w.shape[0] = 5;
+    expect_backward_error(&a, HS_BAD_VALUE, "linear: weight has 5 rows, grad has 4 columns");
+    a = good, a.w.shape[1] = a.w.stride[0] = 2;
+    expect_backward_error(&a, HS_BAD_VALUE, "linear: weight has 2 columns, x has 3");
+    a = good, a.w.dtype = HS_F32;
+    expect_backward_error(&a, HS_BAD_TYPE, "linear: weight is float32, grad is bfloat16");
+    a = good, a.dx.shape[1] = a.dx.stride[0] = 2;
+    expect_backward_error(&a, HS_BAD_VALUE, "linear: dx has shape (5, 2), grad w has shape (5, 3)");
+    a = good, a.dw.dtype = HS_F16;
+    expect_backward_error(&a, HS_BAD_TYPE, "linear: dw is float16, expected float32 or bfloat16 as grad is");
+    a = good, a.db.shape[0] = 3;
+    expect_backward_error(&a, HS_BAD_VALUE, "linear: db has 3 elements, the number of columns of grad is 4");
+    check_margins_and_free();
 }
 
 static void test_checks(void) {
@@ -349,6 +388,7 @@ int main(void) {
     test_choice();
     test_sentences();
     test_checks();
+    test_backward_checks();
     setenv("HALFSTEP_TUNE", "0", 1);
     test_results();
     test_refusals();

@@ -72,6 +72,16 @@ def distributed(tmp_path):
     return distribute_tensor(square(), init_device_mesh("cpu", (1,)), [Replicate()])
 
 
+class Bare:
+    """A producer of DLPack without the array namespace, by which results would become like it."""
+
+    def __dlpack__(self, **options):
+        return square().__dlpack__()
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
 REFUSED = {
     "fake": fake,
     "meta": lambda: torch.empty(4, 4, device="meta"),
@@ -92,6 +102,8 @@ REFUSED = {
     "object array": lambda: np.full((4, 4), None),
     "big-endian array": lambda: np.ones((4, 4), ">f4"),
     "foreign float64": lambda: Foreign(np.ones((4, 4))),
+    "masked array": lambda: np.ma.array(square().numpy(), mask=square() > 0),
+    "bare DLPack": Bare,
 }
 
 

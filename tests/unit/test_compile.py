@@ -11,6 +11,7 @@ from tests.helpers import normal
 
 hsf = hs.functional
 TARGET = torch.tensor([0, 3, -100, 5, 7, 1])
+W = normal(9, (8, 8))
 
 
 def leaves(*shapes, dtype="float32"):
@@ -29,6 +30,16 @@ CASES = {
     "linear": (lambda x, w, b: hsf.linear(x, w, b), ((6, 8), (5, 8), (5,))),
     "linear gelu": (lambda x, w, b: hsf.linear(x, w, b, "gelu"), ((6, 8), (5, 8), (5,))),
     "linear relu": (lambda x, w: hsf.linear(x, w, None, "relu"), ((6, 8), (5, 8))),
+    "linear of one tensor": (lambda a: hsf.linear(a, a, None, "gelu"), ((8, 8),)),
+    "linear of one axis": (lambda x, w: hsf.linear(x, w, None, "relu"), ((6, 8), (8,))),
+    "linear of a frozen weight": (lambda x: hsf.linear(x, W, W[0], "gelu"), ((6, 8),)),
+    "linear of a frozen input": (lambda w, b: hsf.linear(W, w, b, "silu"), ((5, 8), (5,))),
+    "linear's bias": (lambda b: hsf.linear(W, W, b), ((8,),)),
+    "cross_entropy of probabilities": (
+        lambda x, t, w: hsf.cross_entropy(x, t.softmax(1), w, label_smoothing=0.1),
+        ((6, 8), (6, 8), (8,)),
+    ),
+    "cross_entropy of one tensor": (lambda a: hsf.cross_entropy(a, a), ((6, 8),)),
     "cross_entropy": (lambda x: hsf.cross_entropy(x, TARGET, label_smoothing=0.1), ((6, 8),)),
     "cross_entropy none": (lambda x: hsf.cross_entropy(x, TARGET, reduction="none"), ((6, 8),)),
 }
@@ -129,8 +140,9 @@ def opcheck_arguments():
         "bias_act_backward": [(dy, x, b, 8, 2, True, True), (dy, x, None, 1, 1, True, False)],
         "linear": [(x, weight, bias, 2, True), (x, weight, None, 0, False)],
         "linear_backward": [
-            (dz, x, weight, z, weight, bias, 2, True, True, True),
-            (dz, x, weight, None, weight, None, 0, True, False, False),
+            (dz, x, weight, z, torch.float32, torch.float32, 2),
+            (dz, None, weight, None, torch.float32, None, 0),
+            (dz, x, None, z, torch.float32, torch.float32, 1),
         ],
         "cross_entropy": [(x, TARGET, None, *options), (x, TARGET, w.abs(), *options)],
         "cross_entropy_backward": [

@@ -27,7 +27,7 @@ from tests.helpers import (
     to_numpy,
     torch_dtype,
 )
-from tests.tolerances import judge, largest_error
+from tests.tolerances import check, judge, largest_error
 from tests.unit.test_act import TORCH
 
 
@@ -229,6 +229,95 @@ def test_numpy_arrays(dtype, kind):
     judge(make, arrays, torchs(kind), truth(kind, dtype))
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_numpy_float32_weight_of_a_16_bit_input(dtype):
+    made = inputs((5, 33), 12, dtype, "cpu", weight_dtype="float32")(0)
+    x, w, b, dy = (to_numpy(made[n]) for n in ("x", "w", "b", "dy"))
+    dx, dw, db = hs.functional.linear_backward(dy, x, w, b, "gelu")
+    expected = ours("gelu")(**made)
+    got = {"y": hs.functional.linear(x, w, b, "gelu"), "dx": dx, "dw": dw, "db": db}
+    for name, value in got.items():
+        check(name, value, to64(expected[name]))
+
+
+@pytest.mark.parametrize(
+    "error, words, change",
+    [
+        (ValueError, ["grad", "(2, 2, 5)", "(4, 5)"], {"grad": np.ones((2, 2, 5), np.float32)}),
+        (TypeError, ["grad", "float64", "float32"], {"grad": np.ones((4, 5))}),
+        (TypeError, ["grad", "list"], {"grad": [1.0]}),
+        (TypeError, ["x is float64"], {"input": np.ones((4, 3)), "weight": np.ones((5, 3))}),
+        (TypeError, ["weight", "int64"], {"weight": np.ones((5, 3), np.int64)}),
+        (ValueError, ["bias", "(4,)"], {"bias": np.ones(4, np.float32)}),
+    ],
+)
+@pytest.mark.parametrize("kind", [None, "gelu"])
+def test_backward_of_arrays_checks_its_arguments(kind, error, words, change):
+    good = {"grad": (4, 5), "input": (4, 3), "weight": (5, 3), "bias": (5,)}
+    arrays = {name: np.ones(shape, np.float32) for name, shape in good.items()}
+    assert hs.functional.linear_backward(**arrays)[0].shape == (4, 3)
+    with pytest.raises(error) as caught:
+        hs.functional.linear_backward(**arrays | change, activation=kind)
+    for word in ["linear", *words]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_weight_of_one_axis(device, kind):
+    """(*, in) and (in,) give (*), as in torch, which has no bias there."""
+    tensors = inputs((3, 5, 20), 1, "float32", device)(0)
+    expected = ours(kind)(**tensors)
+    x, w, b, dy = (tensors[n] for n in ("x", "w", "b", "dy"))
+    got = ours(kind)(x, w[0], b[0], dy[..., 0])
+    assert got["y"].shape == (3, 5) and got["dw"].shape == (20,) and got["db"].shape == ()
+    for name in got:
+        assert torch.equal(got[name].flatten(), expected[name].flatten())
+    if device == "cpu":
+        dx, dw, db = hs.functional.linear_backward(
+            *(t.numpy() for t in (dy[..., 0], x, w[0], b[0])), activation=kind
+        )
+        assert dw.shape == (20,) and db.shape == ()
+        check("dx", dx, to64(expected["dx"]))
+
+
+@pytest.mark.parametrize("kind", [None, "relu", "gelu"])
+@pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=3))[1:])
+def test_backward_keeps_only_what_the_wanted_gradients_read(device, kind, wanted):
+    """What is kept shows in the saved tensors and in which in-place changes are refused."""
+    made = inputs((4, 20), 12, "float32", device)(0)
+    dy = made.pop("dy")
+    leaves = {n: t.requires_grad_(want) for (n, t), want in zip(made.items(), wanted, strict=True)}
+    need_x, need_w, _ = wanted
+    kept = {"x": need_w, "w": need_x, "b": False}
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        hs.functional.linear(*leaves.values(), kind)
+    assert len(saved) == need_x + need_w + bool(kind)
+    for changed in leaves:
+        copies = {n: t * 1 for n, t in leaves.items()}
+        y = hs.functional.linear(*copies.values(), kind)
+        with torch.no_grad():
+            copies[changed].mul_(2)
+        if kept[changed]:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                y.backward(dy)
+        else:
+            y.backward(dy)
+
+
+def test_float32_weight_may_change_under_autocast(device):
+    """Backward reads the 16-bit cast of forward's weight, as torch's does."""
+    made = inputs((4, 20), 12, "float32", device)(0)
+    x, w = made["x"].requires_grad_(), made["w"].requires_grad_()
+    with torch.autocast(device, torch.bfloat16):
+        y = hs.functional.linear(x, w)
+    expected = w.detach().bfloat16()
+    with torch.no_grad():
+        w.mul_(2)
+    y.backward(torch.ones_like(y))
+    assert torch.equal(x.grad, torch.ones_like(y).matmul(expected).float())
+
+
 def test_module_keeps_torchs_parameters():
     ours_, torchs_ = hs.nn.Linear(6, 4, activation="relu"), torch.nn.Linear(6, 4)
     assert isinstance(ours_, torch.nn.Linear)
@@ -238,18 +327,46 @@ def test_module_keeps_torchs_parameters():
     assert largest_error(ours_(x), torchs_(x).relu().double().detach().numpy()) <= 2.0**-22
 
 
+ONES = np.ones((2, 4))
+
+
+def freed(x):
+    x = x.clone()
+    x.untyped_storage().resize_(0)
+    return x
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     "error, words, call",
     [
         (ValueError, ["x", "(2, 4)", "weight", "(3, 5)"], lambda f, x: f(x, x.new_ones(3, 5))),
-        (ValueError, ["weight", "(4,)"], lambda f, x: f(x, x[0])),
+        (ValueError, ["weight", "(1, 2, 4)"], lambda f, x: f(x, x[None])),
         (ValueError, ["bias", "(3,)"], lambda f, x: f(x, x, x[0, :3])),
+        (ValueError, ["bias", "(1,)", "expected (2,)"], lambda f, x: f(x, x, x[0, :1])),
+        (ValueError, ["bias", "(2,)"], lambda f, x: f(x, x[0], x[0, :2])),
         (ValueError, ["activation", "tanh"], lambda f, x: f(x, x, None, "tanh")),
         (TypeError, ["weight", "float16", "float32"], lambda f, x: f(x, x.half())),
         (TypeError, ["bias", "float16", "float32"], lambda f, x: f(x, x, x[0, :2].half())),
+        (TypeError, ["weight", "bfloat16", "float16"], lambda f, x: f(x.half(), x.bfloat16())),
+        (TypeError, ["weight", "float64", "float16"], lambda f, x: f(x.half(), x.double())),
+        (TypeError, ["weight", "int64", "float16"], lambda f, x: f(x.half(), x.long())),
+        (TypeError, ["weight", "bool", "float16"], lambda f, x: f(x.half(), x > 0)),
+        (TypeError, ["weight", "complex64", "float16"], lambda f, x: f(x.half(), x * 1j)),
+        (TypeError, ["bias", "float64", "float16"], lambda f, x: f(x.half(), x, x[0].double())),
         (TypeError, ["float64"], lambda f, x: f(x.double(), x.double())),
         (TypeError, ["int64"], lambda f, x: f(x.long(), x.long())),
-        (TypeError, ["weight is float32, x is torch.float32"], lambda f, x: f(x, x.numpy())),
+        (TypeError, ["weight", "ndarray"], lambda f, x: f(x, x.numpy())),
+        (TypeError, ["weight", "tensor"], lambda f, x: f(x.numpy(), x)),
+        (TypeError, ["weight", "NoneType"], lambda f, x: f(x, None)),
+        (TypeError, ["weight", "list"], lambda f, x: f(x.numpy(), [1.0])),
+        (TypeError, ["bias", "list"], lambda f, x: f(x, x, [1.0])),
+        (TypeError, ["x", "sparse_csr"], lambda f, x: f(x.to_sparse_csr(), x)),
+        (TypeError, ["weight", "nested"], lambda f, x: f(x, torch.nested.nested_tensor([x]))),
+        (TypeError, ["weight", "meta"], lambda f, x: f(x, x.to("meta"))),
+        (TypeError, ["weight", "freed storage"], lambda f, x: f(x.half(), freed(x))),
+        (TypeError, ["weight", "float64", "float16"], lambda f, x: f(x.half().numpy(), ONES)),
+        (TypeError, ["x", "masked"], lambda f, x: f(np.ma.array(x.numpy(), mask=x > 0), ONES)),
     ],
 )
 def test_errors_name_op_argument_and_values(error, words, call):

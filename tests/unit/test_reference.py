@@ -56,7 +56,8 @@ def test_cross_entropy(reduction, soft):
         w = rand(5).detach().abs() if weighted else None
         options = {"reduction": reduction, "label_smoothing": smoothing, "z_loss": z_loss}
         if soft:  # torch_loss casts soft targets to float32
-            t = t.float().double()
+            t = t.float().double().requires_grad_()
+            w = None if w is None else w.requires_grad_()
             loss = F.cross_entropy(x, t, w, reduction=reduction, label_smoothing=smoothing)
             z = z_loss * torch.logsumexp(x, 1) ** 2
             loss = loss + (z if reduction == "none" else getattr(z, reduction)())
@@ -64,9 +65,14 @@ def test_cross_entropy(reduction, soft):
             loss = torch_loss(x, t, w, **options)
         dy = torch.randn(loss.shape, dtype=torch.float64, generator=generator)
         loss.backward(dy)
-        options["weight"] = None if w is None else w.numpy()
+        options["weight"] = None if w is None else w.detach().numpy()
         agree(reference.cross_entropy(*numpy(x, t), **options), loss)
         agree(reference.cross_entropy_backward(*numpy(dy, x, t), **options), x.grad)
+        if soft:
+            dt, dw = reference.cross_entropy_soft_backward(*numpy(dy, x, t), **options)
+            agree(dt, t.grad)
+            if weighted:
+                agree(dw, w.grad)
 
 
 def test_adamw():

@@ -1,8 +1,8 @@
 """Softmax cross entropy against the reference. tests/gpu/test_xent.py runs the same on a GPU.
 
-Cases of public trackers: N1, N3, T1, L1, L2, L3. N2 stands in tests/gpu/test_streams.py. N4 does
-not apply: class weights get no gradient, as in torch. T2 by kind: logits of a large mean and
-near 1e30.
+Cases of public trackers: N1, N3, T1, L1, L2, L3. N2 stands in tests/gpu/test_streams.py; N4
+in test_xent_soft.py, as only probabilities and their weights get a gradient beside the logits. T2
+by kind: logits of a large mean and near 1e30. What is refused stands in test_xent_arguments.py.
 """
 
 import itertools
@@ -362,39 +362,3 @@ def test_deprecated_reduction_arguments(device):
     assert torch.equal(f(x, t, size_average=False), f(x, t, reduction="sum"))
     assert torch.equal(f(x, t, reduce=False), f(x, t, reduction="none"))
     assert torch.equal(f(x, t, size_average=True), f(x, t))
-
-
-@pytest.mark.parametrize("bad", [9, -1, 2**40, -(2**40)])
-def test_a_target_out_of_range_on_the_cpu_writes_nothing(bad):
-    x, t = normal(0, (4, 9)), torch.tensor([0, 1, bad, 3])
-    with pytest.raises(ValueError, match=r"cross_entropy.*target") as caught:
-        hs.functional.cross_entropy(x, t)
-    assert f"is {bad}, expected 0 to 8" in str(caught.value)
-    loss, lse, denominator = torch.full((), 7.0), torch.full((4, 2), 7.0), torch.full((2,), 7.0)
-    with pytest.raises(ValueError):
-        _C.xent_forward(x, t, None, loss, lse, denominator, IGNORED, 1, 0.0, 0.0, False)
-    assert (torch.cat([loss[None], lse.flatten(), denominator]) == 7).all()
-
-
-@pytest.mark.parametrize(
-    "error, words, call",
-    [
-        (ValueError, ["target", "(3,)", "(4, 9)"], lambda f, x, t: f(x, t[:3])),
-        (ValueError, ["target"], lambda f, x, t: f(x, x[:, :3])),
-        (ValueError, ["reduction", "batchmean"], lambda f, x, t: f(x, t, reduction="batchmean")),
-        (ValueError, ["label_smoothing", "1.5"], lambda f, x, t: f(x, t, label_smoothing=1.5)),
-        (ValueError, ["z_loss", "-1"], lambda f, x, t: f(x, t, z_loss=-1.0)),
-        (ValueError, ["all_ignored", "one"], lambda f, x, t: f(x, t, all_ignored="one")),
-        (ValueError, ["weight", "3", "9"], lambda f, x, t: f(x, t, x[0, :3])),
-        (ValueError, ["classes"], lambda f, x, t: f(x[:, :0], t)),
-        (ValueError, ["class axis"], lambda f, x, t: f(x[0, 0], t[0])),
-        (TypeError, ["float64"], lambda f, x, t: f(x.double(), t)),
-        (TypeError, ["target", "bool"], lambda f, x, t: f(x, t > 0)),
-        (TypeError, ["target", "list"], lambda f, x, t: f(x, [0, 1, 2, 3])),
-    ],
-)
-def test_errors_name_op_argument_and_values(error, words, call):
-    with pytest.raises(error) as caught:
-        call(hs.functional.cross_entropy, normal(0, (4, 9)), torch.arange(4))
-    for word in ["cross_entropy", *words]:
-        assert word in str(caught.value)

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from halfstep import _C
-from halfstep._compat import Tensor, empty_like, require_array, torch
+from halfstep._compat import Tensor, empty, empty_like, require_dense, torch
 from halfstep._ops import act
 from halfstep._ops.library import register
 
@@ -31,28 +31,37 @@ def forward(x, w, b, kind, want_z):
     """Fills forward_outputs. x, w and b are of one dtype."""
     if not (isinstance(x, Tensor) and x.is_cuda):
         return _forward_cpu(x, w, b, kind, want_z)
-    y, z = outputs = forward_outputs(x, w, b, kind, want_z)
+    try:
+        y, z = outputs = forward_outputs(x, w, b, kind, want_z)
+    except (AttributeError, IndexError, RuntimeError):
+        check(x, w, b)
+        raise
     _C.linear_forward(x, w, b, y, z, kind, _allow_tf32(x))
     return outputs
 
 
-def backward_outputs(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db):
-    """dx, dw as weight, db as bias; None where not wanted. weight and bias give the dtypes."""
+def backward_outputs(dy, x, w, saved, dw_dtype, db_dtype, kind):
+    """dx where w is given, dw where x is, db where it has a dtype; the others are None."""
+    out = dy.shape[-1]
     return (
-        empty_like(x) if want_dx else None,
-        empty_like(weight) if want_dw else None,
-        empty_like(bias) if want_db else None,
+        None if w is None else dy.new_empty((*dy.shape[:-1], w.shape[1])),
+        None if x is None else dy.new_empty((out, x.shape[-1]), dtype=dw_dtype),
+        None if db_dtype is None else dy.new_empty(out, dtype=db_dtype),
     )
 
 
-def backward(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db):
-    """Fills backward_outputs. saved: z of forward, y for relu, None without an activation."""
-    if not (isinstance(x, Tensor) and x.is_cuda):
-        return _backward_cpu(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db)
-    dx = ... if want_dx else None
-    dw = empty_like(weight) if want_dw else None
-    db = empty_like(bias) if want_db else None
-    outputs = _C.linear_backward(dy, x, w, saved, dx, dw, db, kind, _allow_tf32(x))
+def backward(dy, x, w, saved, dw_dtype, db_dtype, kind):
+    """Makes and fills backward_outputs. saved: z of forward, y for relu, None without one."""
+    if not (isinstance(dy, Tensor) and dy.is_cuda):
+        return _backward_cpu(dy, x, w, saved, dw_dtype, db_dtype, kind)
+    if x is None or w is None:
+        dx, dw, db = backward_outputs(dy, x, w, saved, dw_dtype, db_dtype, kind)
+    else:
+        dx = dw = ...
+        if dw_dtype is not w.dtype:
+            dw = torch.empty_like(w, dtype=dw_dtype, memory_format=torch.contiguous_format)
+        db = None if db_dtype is None else dy.new_empty(dy.shape[-1], dtype=db_dtype)
+    outputs = _C.linear_backward(dy, x, w, saved, dx, dw, db, kind, _allow_tf32(dy))
     return outputs or (dx, dw, db)
 
 
@@ -60,25 +69,33 @@ def _allow_tf32(x):
     return x.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32
 
 
-def _check_memory(name, t):
-    """What the other ops learn from C: here torch multiplies, which would take any tensor."""
+# ---- checks ----
+# What C says on CUDA and of every other op: on the CPU torch multiplies, which takes any tensor.
+def check_memory(name, t):
+    """A TypeError that says what t is, where it is a tensor without plain memory."""
     if not isinstance(t, Tensor):
         return
+    if type(t) not in (Tensor, torch.nn.Parameter):
+        raise TypeError(
+            f"linear: {name} is a {type(t).__name__}, a subclass of torch.Tensor that may not own "
+            "plain memory"
+        )
+    require_dense("linear", name, t)
+    if t.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"linear: {name} is on {t.device}, expected the CPU or CUDA")
     try:
-        plain = type(t) in (Tensor, torch.nn.Parameter) and t.layout is torch.strided
-        plain = plain and (t.numel() == 0 or t.data_ptr() != 0)
+        plain = t.numel() == 0 or t.data_ptr() != 0
     except RuntimeError:  # data_ptr of a functional tensor
         plain = False
     if not plain:
-        raise TypeError(f"linear: {name} is a {type(t).__name__} that does not own plain memory")
+        raise TypeError(f"linear: {name} has no data: a functional tensor or freed storage")
 
 
-def _check(x, w, b):
+def check(x, w, b):
+    """Of operands in one dtype."""
     for name, t in (("x", x), ("weight", w), ("bias", b)):
-        if t is not None:
-            require_array("linear", name, t)
-            _check_memory(name, t)
-    if str(x.dtype).rpartition(".")[2] not in ("float32", "float16", "bfloat16"):
+        check_memory(name, t)
+    if _name(x.dtype) not in ("float32", "float16", "bfloat16"):
         raise TypeError(f"linear: x is {x.dtype}, expected float32, float16 or bfloat16")
     if len(w.shape) != 2:
         raise ValueError(f"linear: weight has shape {tuple(w.shape)}, expected (out, in)")
@@ -86,17 +103,27 @@ def _check(x, w, b):
         raise ValueError(f"linear: x has shape {tuple(x.shape)}, weight has shape {tuple(w.shape)}")
     if b is not None and tuple(b.shape) != (w.shape[0],):
         raise ValueError(
-            f"linear: bias has shape {tuple(b.shape)}, weight has shape {tuple(w.shape)}"
+            f"linear: bias has shape {tuple(b.shape)}, weight has shape {tuple(w.shape)}; "
+            f"expected ({w.shape[0]},)"
         )
     for name, t in (("weight", w), ("bias", b)):
-        if t is not None and isinstance(t, Tensor) != isinstance(x, Tensor):
-            raise TypeError(f"linear: x is a {type(x).__name__}, {name} is a {type(t).__name__}")
         if t is not None and t.dtype != x.dtype:
             raise TypeError(f"linear: {name} is {t.dtype}, x is {x.dtype}")
         if isinstance(t, Tensor) and t.device != x.device:
             raise ValueError(f"linear: {name} is on {t.device}, x is on {x.device}")
 
 
+def check_grad(dy, x, w):
+    """dy is like the output of x and w, which have been checked."""
+    check_memory("grad", dy)
+    expected = (*x.shape[:-1], w.shape[0])
+    if tuple(dy.shape) != expected:
+        raise ValueError(f"linear: grad has shape {tuple(dy.shape)}, the output has {expected}")
+    if dy.dtype != x.dtype:
+        raise TypeError(f"linear: grad is {dy.dtype}, x is {x.dtype}")
+
+
+# ---- on the CPU ----
 def _product(a, b):
     """a b in float32, for arrays of either kind."""
     if not isinstance(a, Tensor):
@@ -106,16 +133,16 @@ def _product(a, b):
         return torch.matmul(a.float(), b.float())
 
 
-def _rounded(t, like):
-    return t.to(like.dtype) if isinstance(like, Tensor) else t.astype(like.dtype)
+def _rounded(t, dtype):
+    return t.to(dtype) if isinstance(t, Tensor) else t.astype(dtype)
 
 
 def _forward_cpu(x, w, b, kind, want_z):
-    _check(x, w, b)
+    check(x, w, b)
     z = _product(x, w.T)
     if b is not None:
         z += b
-    z = _rounded(z, x)
+    z = _rounded(z, x.dtype)
     if kind == NONE:
         return z, None
     y = empty_like(z) if want_z else z
@@ -123,21 +150,26 @@ def _forward_cpu(x, w, b, kind, want_z):
     return y, z if want_z else None
 
 
-def _backward_cpu(dy, x, w, saved, weight, bias, kind, want_dx, want_dw, want_db):
-    db = empty_like(bias) if want_db else None
+def _backward_cpu(dy, x, w, saved, dw_dtype, db_dtype, kind):
+    out = dy.shape[-1]
+    db = None if db_dtype is None else empty((out,), _name(db_dtype), dy)
     dz = dy
     if kind != NONE:
         dz = empty_like(dy)
-        _C.act_backward(dy, saved, None, dz, db, dy.shape[-1], kind)
-    elif want_db:
-        _C.act_backward(dy, None, None, None, db, dy.shape[-1], kind)
-    dx = _rounded(_product(dz, w), x) if want_dx else None
+        _C.act_backward(dy, saved, None, dz, db, out, kind)
+    elif db is not None:
+        _C.act_backward(dy, None, None, None, db, out, kind)
+    dx = None if w is None else _rounded(_product(dz, w), dy.dtype)
     dw = None
-    if want_dw:
+    if x is not None:
         rows = prod(x.shape[:-1])  # -1 says nothing where an axis is empty
-        dz, x = dz.reshape((rows, w.shape[0])), x.reshape((rows, w.shape[1]))
-        dw = _rounded(_product(dz.T, x), weight)
+        dz, x = dz.reshape((rows, out)), x.reshape((rows, x.shape[-1]))
+        dw = _rounded(_product(dz.T, x), dw_dtype)
     return dx, dw, db
+
+
+def _name(dtype):
+    return str(dtype).rpartition(".")[2]
 
 
 traced_forward = register(
@@ -148,8 +180,8 @@ traced_forward = register(
 )
 traced_backward = register(
     "linear_backward",
-    "(Tensor dy, Tensor x, Tensor w, Tensor? saved, Tensor weight, Tensor? bias, int kind,"
-    " bool want_dx, bool want_dw, bool want_db) -> (Tensor, Tensor, Tensor)",
+    "(Tensor dy, Tensor? x, Tensor? w, Tensor? saved, ScalarType? dw_dtype, ScalarType? db_dtype,"
+    " int kind) -> (Tensor, Tensor, Tensor)",
     backward,
     backward_outputs,
 )

@@ -39,3 +39,8 @@ def refuse_second_derivative(op):
 def keep_needed(gradients, needed):
     """None for what was not wanted, in place of the empty tensor that a library op returns."""
     return tuple(g if need else None for g, need in zip(gradients, needed, strict=True))
+
+
+def distinct(first, *others):
+    """The same tensors, of which none is first: Dynamo refuses one tensor in two places."""
+    return first, *(t.view_as(t) if t is first else t for t in others)

@@ -5,15 +5,22 @@ import numpy as np
 from halfstep._compat import (
     Function,
     Tensor,
-    array_to_int64,
+    as_array,
     is_compiling,
     is_grad_enabled,
-    require_array,
+    require_dense,
     same_kind,
     torch,
 )
 from halfstep._ops import xent
-from halfstep.functional._autograd import bind_apply, refuse_functorch, refuse_second_derivative
+from halfstep.functional._autograd import (
+    bind_apply,
+    distinct,
+    refuse_functorch,
+    refuse_second_derivative,
+)
+
+_INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32")
 
 
 def cross_entropy(
@@ -34,8 +41,9 @@ def cross_entropy(
     input: logits (classes,), (n, classes) or (n, classes, d1, ...) in float32, float16 or bfloat16;
         with more than two axes the classes are moved last, which copies. Never modified.
     target: class indices, integers of input's shape without the class axis; or probabilities,
-        floating-point of input's shape.
-    weight: optional, (classes,). Class weights.
+        floating-point of input's shape, which may require a gradient.
+    weight: optional, (classes,) in float32, float16 or bfloat16. Class weights; with probabilities
+        they may require a gradient.
     ignore_index: a target of this value counts for nothing. Indices only.
     reduction: "none", "mean" (weighted, as torch) or "sum". size_average and reduce: torch's
         deprecated spelling of it.
@@ -47,22 +55,33 @@ def cross_entropy(
     Returns float32, also for 16-bit logits: a scalar, or target's shape with "none". Backward keeps
     input and one float per row.
 
-    Raises ValueError (shape, option, on the CPU a target out of range), TypeError (dtype) and
-    RuntimeError (second derivative, torch.func). On CUDA a target out of range makes that row's
+    Raises ValueError (shape, option, on the CPU a target out of range), TypeError (dtype, a tensor
+    without plain memory) and RuntimeError (second derivative, torch.func, weights of class indices
+    that require a gradient). On CUDA a target out of range makes that row's
     loss and gradient NaN; nothing else is touched.
     """
     if size_average is not None or reduce is not None:
         reduction = _legacy_reduction(size_average, reduce)
     options = _options(ignore_index, reduction, label_smoothing, z_loss, all_ignored)
-    logits, target, weight, shape = _as_rows(input, target, weight)
+    try:
+        logits, target, weight, shape = _as_rows(input, target, weight, ignore_index)
+    except (AttributeError, RuntimeError):
+        _refuse_others(input, target, weight)
+        raise
     if not isinstance(logits, Tensor):
         loss = xent.forward(logits, target, weight, *options)[0]
         return same_kind(input, loss.reshape(shape) if reduction == "none" else loss)[0]
+    if weight is not None and weight.requires_grad and is_grad_enabled():
+        _refuse_weight_gradient_of_indices(target)
     if is_compiling():
-        loss = _CrossEntropy.apply(logits, target, weight, *options)
+        loss = _CrossEntropy.apply(*distinct(logits, target, weight), *options)
     else:
         refuse_functorch("cross_entropy")
-        if is_grad_enabled() and logits.requires_grad:
+        if is_grad_enabled() and (
+            logits.requires_grad
+            or target.requires_grad
+            or (weight is not None and weight.requires_grad)
+        ):
             loss = _apply(logits, target, weight, *options)
         else:
             loss = xent.forward(logits, target, weight, *options)[0]
@@ -83,8 +102,14 @@ def cross_entropy_backward(
 ):
     """dinput of cross_entropy for arrays; grad is the loss' gradient, of the loss' shape."""
     options = _options(ignore_index, reduction, label_smoothing, z_loss, all_ignored)
-    require_array("cross_entropy", "grad", grad)
-    logits, target, weight, _ = _as_rows(input, target, weight)
+    logits, target, weight, shape = _as_rows(input, target, weight, ignore_index)
+    if not isinstance(input, Tensor):
+        grad = as_array("cross_entropy", "grad", grad)
+    expected = shape if reduction == "none" else ()
+    if tuple(grad.shape) != expected:
+        raise ValueError(
+            f"cross_entropy: grad has shape {tuple(grad.shape)}, the loss has shape {expected}"
+        )
     _, lse, denominator = xent.forward(logits, target, weight, *options)
     dloss = grad.reshape(-1) if reduction == "none" else grad
     (dlogits,) = xent.backward(dloss, logits, target, weight, lse, denominator, *options)
@@ -101,7 +126,7 @@ def _legacy_reduction(size_average, reduce):
 
 
 def _options(ignore_index, reduction, label_smoothing, z_loss, all_ignored):
-    if reduction not in xent.REDUCTIONS:
+    if not isinstance(reduction, str) or reduction not in xent.REDUCTIONS:
         raise ValueError(
             f"cross_entropy: reduction is {reduction!r}, expected 'none', 'mean' or 'sum'"
         )
@@ -111,51 +136,92 @@ def _options(ignore_index, reduction, label_smoothing, z_loss, all_ignored):
     return ignore_index, xent.REDUCTIONS[reduction], label_smoothing, z_loss, zero
 
 
-def _is_floating(t):
-    if isinstance(t, Tensor):
-        return t.is_floating_point()
-    return "float" in str(t.dtype)
+def _refuse_weight_gradient_of_indices(target):
+    if not target.is_floating_point():
+        raise RuntimeError(
+            "cross_entropy: weight requires a gradient, which is defined for target probabilities "
+            "only, as in torch; pass weight.detach()"
+        )
 
 
-def _as_rows(input, target, weight):
+def _refuse_others(input, target, weight):
+    """A TypeError for what is no dense tensor beside a tensor, in words of ours."""
+    for name, t in (("input", input), ("target", target), ("weight", weight)):
+        if not isinstance(t, Tensor) and (name != "weight" or t is not None):
+            raise TypeError(f"cross_entropy: {name} is a {type(t).__name__}, expected a tensor")
+        require_dense("cross_entropy", name, t)
+
+
+def _as_rows(input, target, weight, ignore_index):
     """logits (rows, classes), target, float32 weight, and the shape of an unreduced loss."""
-    require_array("cross_entropy", "input", input)
-    require_array("cross_entropy", "target", target)
+    if isinstance(input, Tensor):
+        probabilities = target.is_floating_point()
+    else:
+        input = as_array("cross_entropy", "input", input)
+        target = as_array("cross_entropy", "target", target)
+        weight = None if weight is None else as_array("cross_entropy", "weight", weight)
+        probabilities = "float" in str(target.dtype)
     ndim = len(input.shape)
     if ndim == 0:
         raise ValueError("cross_entropy: input has no class axis")
     axis = 0 if ndim == 1 else 1
     shape = tuple(input.shape[:axis]) + tuple(input.shape[axis + 1 :])
-    probabilities = _is_floating(target)
     expected = tuple(input.shape) if probabilities else shape
-    if tuple(target.shape) != expected:
+    one_of_one = ndim == 1 and not probabilities and tuple(target.shape) == (1,)
+    if tuple(target.shape) != expected and not one_of_one:
         raise ValueError(
             f"cross_entropy: target has shape {tuple(target.shape)}, input has shape "
             f"{tuple(input.shape)}; expected {expected}"
         )
-    if isinstance(input, Tensor):
-        for name, t in (("target", target), ("weight", weight)):
-            if t is not None and not isinstance(t, Tensor):
-                raise TypeError(f"cross_entropy: {name} is a {type(t).__name__}, expected a tensor")
-    logits = _rows(input, axis)
     if probabilities:
+        if ignore_index >= 0:
+            raise ValueError(
+                f"cross_entropy: ignore_index is {ignore_index}, which target probabilities do not "
+                "have; expected a negative value"
+            )
         target = _rows(target, axis)
+        if _name(target) == "float64":
+            target = _as_float32(target)
     else:
-        if not isinstance(target, Tensor):
-            target = array_to_int64(target)
-        target = target.reshape(-1)
-        if isinstance(target, Tensor) and target.dtype is not torch.int64:
-            target = _to_int64(target)
+        target = _as_int64(target).reshape(-1)
     if weight is not None:
-        require_array("cross_entropy", "weight", weight)
-        weight = weight.float() if isinstance(weight, Tensor) else weight.astype(np.float32)
-    return logits, target, weight, shape
+        if tuple(weight.shape) != (input.shape[axis],):
+            raise ValueError(
+                f"cross_entropy: weight has shape {tuple(weight.shape)}, input has "
+                f"{input.shape[axis]} classes; expected ({input.shape[axis]},)"
+            )
+        if isinstance(weight, Tensor) != isinstance(input, Tensor):
+            kind, like = type(weight).__name__, type(input).__name__
+            raise TypeError(f"cross_entropy: weight is a {kind}, input is a {like}")
+        weight = _as_float32_weight(weight)
+    return _rows(input, axis), target, weight, shape
 
 
-def _to_int64(target):
-    if target.dtype is torch.bool or target.is_complex():
-        raise TypeError(f"cross_entropy: target is {target.dtype}, expected integers")
-    return target.long()
+def _name(t):
+    return str(t.dtype).rpartition(".")[2]
+
+
+def _as_float32(t):
+    return t.float() if isinstance(t, Tensor) else t.astype(np.float32)
+
+
+def _as_float32_weight(weight):
+    if _name(weight) not in ("float32", "float16", "bfloat16"):
+        raise TypeError(
+            f"cross_entropy: weight is {weight.dtype}, expected float32, float16 or bfloat16"
+        )
+    return _as_float32(weight)
+
+
+def _as_int64(target):
+    if isinstance(target, Tensor) and target.dtype is torch.int64:
+        return target
+    if _name(target) not in _INTEGERS:
+        raise TypeError(
+            f"cross_entropy: target is {target.dtype}, expected integers that int64 holds, or "
+            "probabilities"
+        )
+    return target.long() if isinstance(target, Tensor) else target.astype(np.int64, copy=False)
 
 
 def _rows(x, axis):
@@ -183,10 +249,39 @@ class _CrossEntropy(Function):
     @staticmethod
     def backward(ctx, dloss):
         refuse_second_derivative("cross_entropy")
-        logits, target, weight, lse, denominator = ctx.saved_tensors
-        run = xent.traced_backward if is_compiling() else xent.backward
-        dlogits = run(dloss, logits, target, weight, lse, denominator, *ctx.options)[0]
-        return dlogits, None, None, None, None, None, None, None
+        need_logits, need_target, need_weight, *_ = ctx.needs_input_grad
+        dlogits = dtarget = dweight = None
+        if need_logits:
+            run = xent.traced_backward if is_compiling() else xent.backward
+            dlogits = run(dloss, *ctx.saved_tensors, *ctx.options)[0]
+        if need_target or need_weight:
+            dtarget, dweight = _soft_gradients(dloss, *ctx.saved_tensors, ctx.options)
+        return (
+            dlogits,
+            dtarget if need_target else None,
+            dweight if need_weight else None,
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+def _soft_gradients(dloss, logits, target, weight, lse, denominator, options):
+    """dtarget and dweight of probabilities, by torch's operations in float32.
+
+    ce is linear in both: dtarget_c = dce (1 - smoothing) w_c (-logp_c), and dweight_c sums
+    dce q_c (-logp_c) over the rows, in the words of kernels/ops/xent.h.
+    """
+    _, reduction, smoothing, _, _ = options
+    dce = dloss / denominator[0] if reduction == xent.REDUCTIONS["mean"] else dloss
+    scaled = dce.reshape(-1, 1) * (lse[:, 1:] - (logits.float() - lse[:, :1]))
+    q = target.float() * (1 - smoothing) + smoothing / logits.shape[1]
+    dtarget = scaled * (1 - smoothing)
+    if weight is None:
+        return dtarget.to(target.dtype), None
+    return (dtarget * weight).to(target.dtype), (scaled * q).sum(0)
 
 
 _apply = bind_apply(_CrossEntropy)
