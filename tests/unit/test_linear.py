@@ -366,7 +366,7 @@ def freed(x):
         (TypeError, ["weight", "meta"], lambda f, x: f(x, x.to("meta"))),
         (TypeError, ["weight", "freed storage"], lambda f, x: f(x.half(), freed(x))),
         (TypeError, ["weight", "float64", "float16"], lambda f, x: f(x.half().numpy(), ONES)),
-        (TypeError, ["x", "masked"], lambda f, x: f(np.ma.array(x.numpy(), mask=x > 0), ONES)),
+        (TypeError, ["input", "masked"], lambda f, x: f(np.ma.array(x.numpy(), mask=x > 0), ONES)),
     ],
 )
 def test_errors_name_op_argument_and_values(error, words, call):
