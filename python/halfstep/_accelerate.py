@@ -69,30 +69,33 @@ def accelerate(model, *, verify=False, sparse_mlm=False):
     """Replaces what halfstep knows inside model, in place; a second call changes nothing.
 
     model: a torch.nn.Module. The loss function is a module too and is accelerated by its own call.
-    verify: True compares every replaced module with the plain one on random rows, output and
-        gradients; where one is off, the model is restored and RuntimeError names the module.
+    verify: True compares every module of halfstep's with the plain one on random rows, output and
+        gradients, also those replaced before; where one is off, what this call replaced is undone
+        and RuntimeError names the module.
     sparse_mlm: reserved for masked language models, of which none is known yet; True is refused.
 
     Returns model. `report(model)` says what was replaced, what was not, and why.
-    Raises TypeError (not a module), ValueError (sparse_mlm, a model already in torch.compile) and
-    RuntimeError (verify).
+    Raises TypeError (not a module), ValueError (sparse_mlm, a model already in torch.compile,
+    verify of a model on the meta device) and RuntimeError (verify).
     """
     _check_model("accelerate", model)
     if not isinstance(verify, bool):
         raise TypeError(f"accelerate: verify is {verify!r}, expected True or False")
     if sparse_mlm:
         raise ValueError("accelerate: sparse_mlm=True needs a masked-LM model; none found")
+    if verify:
+        _check_values(model)
     swapped = []
-    for name, module in reversed(list(model.named_modules())):
+    for module in reversed(list(model.modules())):
         row = _by_pattern.get(type(module))
         if row is not None and _reason(module) is None:
             module.__class__ = row.replacement
-            swapped.append((name, module))
+            swapped.append(module)
     if verify:
         try:
-            _compare(swapped, next((p.device for p in model.parameters()), "cpu"))
+            _compare(model)
         except Exception:
-            for _, module in swapped:
+            for module in swapped:
                 _swap_back(module)
             raise
     return model
@@ -141,11 +144,26 @@ def _check_model(function, model):
             )
 
 
-def _swap_back(module):
+def _check_values(model):
+    for name, t in [*model.named_parameters(), *model.named_buffers()]:
+        if t.device.type == "meta":
+            raise ValueError(
+                f"accelerate: verify is True and {name} is on the meta device, expected values"
+            )
+
+
+def _pattern_of(module):
+    """The row by which module goes back to torch's class, or None."""
     row = _by_replacement.get(type(module))
     if row is None or any(getattr(module, o) != getattr(type(module), o) for o in row.options):
-        return
-    module.__class__ = row.pattern
+        return None
+    return row
+
+
+def _swap_back(module):
+    row = _pattern_of(module)
+    if row is not None:
+        module.__class__ = row.pattern
 
 
 def _reason(module):
@@ -239,11 +257,22 @@ def _grouped(title, rows, sign):
     return lines
 
 
-def _compare(swapped, device):
-    """Raises RuntimeError where a replaced module and the plain one disagree on random rows."""
+def _compare(model):
+    """Raises RuntimeError where a module of halfstep's and the plain one disagree on random rows.
+
+    Left out is what torch cannot express, and what accelerate would not replace as it is now.
+    """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
-    with torch.enable_grad(), torch.autocast(torch.device(device).type, enabled=False):
-        for name, module in swapped:
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+    ):
+        for name, module in model.named_modules():
+            row = _pattern_of(module)
+            if row is None or row.condition(module) is not None:
+                continue
             for part in _parts(module):
                 _compare_one(name or "the model", part, device, generator)
 
@@ -258,27 +287,32 @@ def _parts(module):
 
 def _compare_one(name, module, device, generator):
     inputs = _sample(module, device, generator)
-    twin = _plain_twin(module)
-    ours, plain = _results(module, *inputs), _results(twin, *inputs)
+    mine, twin = _twin(module), _twin(module)
+    for part in twin.modules():
+        _swap_back(part)
+    ours, plain = _results(mine, *inputs), _results(twin, *inputs)
     exact = _results(twin.double(), inputs[0].double(), *inputs[1:])
     for what, y in ours.items():
-        error = (y.double() - exact[what]).abs().max()
-        torch_error = (plain[what].double() - exact[what]).abs().max()
-        ulp = torch.finfo(plain[what].dtype).eps * exact[what].abs().max()
+        error = _largest(y.double() - exact[what])
+        torch_error = _largest(plain[what].double() - exact[what])
+        ulp = torch.finfo(plain[what].dtype).eps * _largest(exact[what])
         if not error <= 2 * torch_error + 4 * ulp:
             raise RuntimeError(
                 f"accelerate: {name} ({type(twin).__name__}): its {what} is off by {error:.3g}, "
-                f"torch's by {torch_error:.3g}; the model is restored"
+                f"torch's by {torch_error:.3g}; the model is as it was before"
             )
 
 
-def _plain_twin(module):
-    """A copy of torch's class with its own parameters; hooks are neither copied nor needed."""
+def _largest(t):
+    return t.abs().max() if t.numel() else t.new_zeros(())
+
+
+def _twin(module):
+    """A copy with parameters of its own, which are no inference tensors; hooks are not needed."""
     twin = copy.copy(module)
-    twin._modules = {name: _plain_twin(child) for name, child in module._modules.items()}
+    twin._modules = {name: _twin(child) for name, child in module._modules.items()}
     for kind in ("_parameters", "_buffers"):
         setattr(twin, kind, {k: copy.deepcopy(t) for k, t in getattr(module, kind).items()})
-    _swap_back(twin)
     return twin
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ pytest.importorskip("sklearn", reason="the demo needs scikit-learn")
 pytest.importorskip("matplotlib", reason="the demo needs matplotlib")
 
 CPU = torch.device("cpu")
+ENV = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": ""}
 STEP = {
     "norm_forward": 7,
     "norm_backward": 7,
@@ -36,7 +38,7 @@ def demo(*arguments, hide=None):
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        env=ENV,
         capture_output=True,
         text=True,
     )
@@ -105,9 +107,86 @@ def test_bad_arguments(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_an_output_folder_that_is_not_there(capsys):
-    assert main(["demo", "--output", "no/such/folder/x.png"]) == 2
-    assert "whose folder does not exist" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("no/such/folder/x.png", "its folder does not exist"),
+        ("", "it is a folder"),
+        ("{folder}", "it is a folder"),
+        ("{folder}/x.xyz", "expected the name of a .png file"),
+        ("{folder}/file/x.png", "its folder does not exist"),
+        ("{folder}/" + 300 * "x" + ".png", "File name too long"),
+    ],
+)
+def test_an_output_that_cannot_be_written(output, message, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["demo", "--output", output.format(folder=tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err and "--output is " in shown.err and shown.out == ""
+
+
+def test_an_output_without_a_suffix(tmp_path, monkeypatch, capsys):
+    trained = []
+
+    def train(kind, seed, epochs, device, on_epoch):
+        assert list(tmp_path.iterdir()) == []  # nothing is left behind by the look at the file
+        trained.append(kind)
+        return good_run(kind, seed)
+
+    monkeypatch.setattr("halfstep.cli.train.train", train)
+    assert main(["demo", "--device", "cpu", "--output", str(tmp_path / "curves")]) == 0
+    assert trained == ["torch", "halfstep"]
+    assert f"curves: {tmp_path}/curves.png\n" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+
+
+def test_a_disk_that_fills_up_while_training(tmp_path, monkeypatch, capsys):
+    def draw(runs, png):
+        raise OSError(28, "No space left on device")
+
+    def train(kind, seed, *_):
+        run = good_run(kind, seed)
+        run.calls = run.calls or [{}]
+        return run
+
+    monkeypatch.setattr("halfstep.cli.train.train", train)
+    monkeypatch.setattr("halfstep.cli.show.draw", draw)
+    arguments = ["demo", "--device", "cpu", "--json", "--output", str(tmp_path / "x.png")]
+    assert main(arguments) == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["png"] is None
+    assert "could not be written to" in shown.err and "No space left on device" in shown.err
+
+
+def test_ctrl_c_is_quiet(tmp_path):
+    started = subprocess.Popen(
+        [sys.executable, "-m", "halfstep.cli", "demo", "--device", "cpu"],
+        cwd=tmp_path,
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout.readline().startswith("training on")
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate(timeout=60)
+    assert (started.returncode, errors) == (130, "")
+
+
+@pytest.mark.parametrize("command", ["info", "--version", "demo --device cpu"])
+def test_a_closed_pipe_is_quiet(command, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "halfstep.cli", *command.split()],
+        cwd=tmp_path,
+        env=ENV,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 class FakeReport:

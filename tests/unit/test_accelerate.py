@@ -281,6 +281,54 @@ def test_verify_catches_a_wrong_gradient(monkeypatch):
         hs.accelerate(make(), verify=True)
 
 
+def test_verify_looks_at_modules_replaced_before(monkeypatch):
+    model = hs.accelerate(make())
+    assert hs.accelerate(model, verify=True) is model
+    right = hs.nn.LayerNorm.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(hs.nn.LayerNorm, "forward", lambda self, x: right(self, x) * 1.001)
+        with pytest.raises(RuntimeError, match=r"norm \(LayerNorm\): its output is off by"):
+            hs.accelerate(model, verify=True)
+    assert hs.report(model).counts == {"Linear": 4, "LayerNorm": 1, "Sequential": 1}
+    with torch.no_grad():
+        model.norm.weight[0] = float("nan")
+    with pytest.raises(RuntimeError, match=r"norm \(LayerNorm\): its output is off by nan"):
+        hs.accelerate(model, verify=True)
+
+
+def test_verify_leaves_out_what_torch_cannot_express():
+    model = nn.Sequential(hs.nn.Linear(4, 4, activation="relu"), hs.nn.Linear(4, 4))
+    prune.l1_unstructured(model[1], "weight", 0.5)
+    hs.accelerate(model, verify=True)
+    assert model[0].activation == "relu"
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (4, 0), (0, 0)])
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
+def test_verify_of_layers_without_elements(sizes):
+    model = nn.Sequential(nn.Linear(*sizes), nn.GELU(), nn.LayerNorm(max(1, sizes[1])))
+    assert hs.report(hs.accelerate(model, verify=True)).counts["Sequential"] == 1
+
+
+def test_verify_under_inference_mode():
+    model = make()
+    with torch.inference_mode():
+        made_inside = make()
+        for m in (model, made_inside):
+            hs.accelerate(m, verify=True)
+            assert hs.report(m).counts == {"Linear": 4, "LayerNorm": 1, "Sequential": 1}
+    with torch.no_grad():
+        torch.testing.assert_close(made_inside(TOKENS), model(TOKENS))
+
+
+def test_verify_needs_values():
+    model = make().to("meta")
+    with pytest.raises(ValueError, match=r"verify is True and embed.weight is on the meta device"):
+        hs.accelerate(model, verify=True)
+    assert hs.report(model).counts == {}
+    assert hs.report(hs.accelerate(model)).counts["Linear"] == 4
+
+
 @pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
 def test_copies(way):
     model = hs.accelerate(make())

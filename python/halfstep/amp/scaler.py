@@ -123,9 +123,9 @@ class GradScaler(torch.amp.GradScaler):
 
         Needed only before something reads the gradients, such as clipping; step() does it else.
         """
-        _checks.check_optimizer("unscale_", optimizer)
         if not self._enabled:
             return
+        _checks.check_optimizer("unscale_", optimizer)
         scale, _ = self._check_scale_growth_tracker("unscale_")
         state = self._state_of(optimizer, "unscale_")
         if state["stage"] is OptState.UNSCALED:
@@ -140,9 +140,9 @@ class GradScaler(torch.amp.GradScaler):
 
         args, kwargs: for optimizer.step; a closure is not supported. Returns a StepResult.
         """
-        _checks.check_optimizer("step", optimizer)
         if not self._enabled:
             return StepResult(False, optimizer.step(*args, **kwargs))
+        _checks.check_optimizer("step", optimizer)
         if kwargs.get("closure") is not None or any(callable(a) for a in args):
             raise RuntimeError(
                 "GradScaler.step: closure is given, which works only with enabled=False: "

@@ -2,13 +2,35 @@
 
 import argparse
 import json
+import os
+import sys
 
 import halfstep
 from halfstep.cli import demo
 
+# What a shell reports of a program that a signal ended: 128 and the signal's number.
+_INTERRUPTED, _BROKEN_PIPE = 128 + 2, 128 + 13
+
 
 def main(argv=None):
-    """Runs one command; its exit status: 0, 1 (a check failed) or 2 (it could not start)."""
+    """Runs one command; its exit status: 0, 1 (a check failed) or 2 (it could not start).
+
+    130 after Ctrl-C and 141 when nobody reads the output any more, both without a word.
+    """
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # so that a closed pipe is noticed here and not at exit
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes what is left once more at exit; it goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _run(argv):
     parser = argparse.ArgumentParser("halfstep", description=halfstep.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"halfstep {halfstep.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

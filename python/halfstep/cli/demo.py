@@ -1,5 +1,6 @@
 """`halfstep demo`: the same training in plain torch and with halfstep, side by side."""
 
+import errno
 import importlib
 import sys
 import time
@@ -30,8 +31,10 @@ def run(args):
 
     if args.device == "cuda" and not torch.cuda.is_available():
         return _refuse("--device cuda, but torch sees no GPU")
-    if not args.output.resolve().parent.is_dir():
-        return _refuse(f"--output is {args.output}, whose folder does not exist")
+    try:
+        png = _png(args.output)
+    except OSError as error:
+        return _refuse(f"--output is {args.output}: {error.strerror}")
     on_gpu = args.device != "cpu" and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     if not args.json:
@@ -49,11 +52,15 @@ def run(args):
                 runs.append(train(kind, seed, args.epochs, device, on_epoch))
     seconds = time.perf_counter() - began
     failures = checks.failures(runs, device)
-    show.draw(runs, args.output)
+    try:
+        show.draw(runs, png)
+    except OSError as error:
+        failures.append(f"the curves could not be written to {png}: {error.strerror}")
+        png = None
     if args.json:
-        print(show.as_json(runs, device, args.output, seconds, failures))
+        print(show.as_json(runs, device, png, seconds, failures))
     else:
-        show.print_results(runs, args.output, seconds)
+        show.print_results(runs, png, seconds)
     for sentence in failures:
         print(f"halfstep demo: FAILED: {sentence}", file=sys.stderr)
     return 1 if failures else 0
@@ -62,6 +69,25 @@ def run(args):
 def _refuse(sentence):
     print(f"halfstep demo: {sentence}", file=sys.stderr)
     return 2
+
+
+def _png(output):
+    """The file to draw into, .png added where there is no suffix. OSError where that cannot be.
+
+    It is opened for a moment: better to know before the training than after it.
+    """
+    if output.is_dir():
+        raise OSError(errno.EISDIR, "it is a folder")
+    png = output if output.suffix else output.with_suffix(".png")
+    if png.suffix.lower() != ".png":
+        raise OSError(errno.EINVAL, "expected the name of a .png file")
+    if not png.resolve().parent.is_dir():
+        raise OSError(errno.ENOENT, "its folder does not exist")
+    is_new = not png.exists()
+    png.open("ab").close()
+    if is_new:
+        png.unlink()
+    return png
 
 
 def _device_name(device):

@@ -72,7 +72,7 @@ def print_results(runs, png, seconds):
     print("(peak memory is torch's allocator on the GPU; on a CPU it is not measured)\n")
     for report in next(run for run in runs if run.kind == "halfstep").reports:
         print(report)
-    print(f"\ncurves: {png}\n{len(runs)} runs in {seconds:.0f} s")
+    print(f"\ncurves: {png or 'not written'}\n{len(runs)} runs in {seconds:.0f} s")
 
 
 def as_json(runs, device, png, seconds, failures):
@@ -84,7 +84,7 @@ def as_json(runs, device, png, seconds, failures):
             "passed": not failures,
             "failures": failures,
             "seconds": round(seconds, 1),
-            "png": str(png),
+            "png": png and str(png),
             "runs": [
                 {key: getattr(run, key) for key in keys}
                 | ({"calls_per_step": run.calls[0]} if run.calls[0] else {})
