@@ -70,14 +70,23 @@ def test_with_a_scale_the_unscaled_gradient_is_written_back(dtype, device):
     assert torch.equal(lists[1][0], before / 8)
 
 
+NAN, INF = float("nan"), float("inf")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_found_inf_leaves_everything_as_it_is(dtype, device):
+@pytest.mark.parametrize(
+    ("lr", "scale", "found"),
+    [(None, 8.0, 1.0)]
+    + [(None, scale, 0.0) for scale in (NAN, INF, -INF, 0.0, -2.0)]
+    + [(lr, 8.0, 0.0) for lr in (NAN, INF, -1.0)],
+)
+def test_what_skips_a_step_leaves_everything_as_it_is(lr, scale, found, dtype, device):
     lists = one(device, dtype)
     before = copy.deepcopy(lists)
     half = normal(3, (65,), "float16", device)
     old_half = half.clone()
-    inf, scale = torch.ones((), device=device), torch.tensor(8.0, device=device)
-    op.step(*lists, [half], None, scale, inf, **PLAIN, maximize=False)
+    scalars = [None if s is None else torch.tensor(s, device=device) for s in (lr, scale, found)]
+    op.step(*lists, [half], *scalars, **PLAIN, maximize=False)
     for (actual,), (expected,) in zip(lists, before, strict=True):
         assert torch.equal(actual, expected)
     assert torch.equal(half, old_half)
