@@ -32,17 +32,17 @@ test: build ## run the tests; those that need a GPU are skipped without one
 c-test: ## run the C tests under the address and undefined-behaviour sanitizers
 	$(MAKE) -C tests/c
 
-build: $(READY) ## compile halfstep._C into python/halfstep, with CUDA kernels where nvcc is found
+build: $(READY) ## compile halfstep._C into python/halfstep, with CUDA kernels where nvcc and a GPU are
 	$(PY) setup.py -q build_ext --inplace
 
 lint: $(READY) ## check style and formatting
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
+	@$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
 
 format: $(READY) ## format all sources
 	$(PY) -m ruff format .
-	$(CLANG_FORMAT) -i $(C_FILES)
+	@$(CLANG_FORMAT) -i $(C_FILES)
 
 wheel: $(READY) ## build a wheel into dist and check that it keeps to the stable ABI
 	$(PY) -m build --wheel --no-isolation
@@ -59,7 +59,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml $(VENV)/.torch
 	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or later is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	grep -v '^torch==' requirements.lock > $(VENV)/requirements.txt
-	$(PY) -m pip install --quiet -r $(VENV)/requirements.txt $(TORCH)
+	$(PY) -m pip install --quiet $(TORCH)
+	$(PY) -m pip install --quiet -r $(VENV)/requirements.txt
 	HALFSTEP_CUDA=0 $(PY) -m pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@
 

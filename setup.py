@@ -1,6 +1,7 @@
 """Builds halfstep._C: C everywhere, the CUDA kernels too where nvcc is found.
 
-HALFSTEP_CUDA=0|1        without | with the CUDA kernels (default: with, where there is an nvcc)
+HALFSTEP_CUDA=0|1        without | with the CUDA kernels (default: with, where there is an nvcc;
+                         in place, for this machine alone, where there is a GPU too)
 HALFSTEP_CUDA_ARCH=86;90 the architectures (default: of this machine's GPUs, else all)
 HALFSTEP_CFLAGS          appended to every C compile and to the link, for sanitizers
 """
@@ -38,9 +39,13 @@ ISA_FLAGS = {
 }
 
 
-def find_nvcc():
+def find_nvcc(for_this_machine):
     wanted = os.environ.get("HALFSTEP_CUDA", "auto")
     if wanted == "0":
+        return None
+    asked_for = wanted == "1" or os.environ.get("HALFSTEP_CUDA_ARCH")
+    if for_this_machine and not asked_for and not gpu_architectures():
+        print("halfstep: no GPU here, the CUDA kernels are left out; HALFSTEP_CUDA=1 builds them")
         return None
     homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     candidates = [f"{home}/bin/nvcc" for home in homes]
@@ -53,6 +58,18 @@ def find_nvcc():
             "HALFSTEP_CUDA=1, but nvcc is not in CUDA_HOME, CUDA_PATH, PATH or /usr/local/cuda"
         )
     return None
+
+
+def gpu_architectures():
+    """Of this machine's GPUs, for example ["86", "90"]."""
+    smi = shutil.which("nvidia-smi")
+    if not smi:
+        return []
+    query = [smi, "--query-gpu=compute_cap", "--format=csv,noheader"]
+    found = subprocess.run(query, capture_output=True, text=True)
+    capabilities = {line.strip().replace(".", "") for line in found.stdout.split()}
+    known = found.returncode == 0 and all(c.isdigit() for c in capabilities)
+    return sorted(capabilities, key=int) if known else []
 
 
 def output_of(*command):
@@ -82,13 +99,9 @@ def architectures(nvcc):
     named = os.environ.get("HALFSTEP_CUDA_ARCH", "").replace(",", ";").replace(".", "")
     if named:
         return [a.strip() for a in named.split(";") if a.strip()], False
-    smi = shutil.which("nvidia-smi")
-    if smi:
-        query = [smi, "--query-gpu=compute_cap", "--format=csv,noheader"]
-        found = subprocess.run(query, capture_output=True, text=True)
-        capabilities = {line.strip().replace(".", "") for line in found.stdout.split()}
-        if found.returncode == 0 and all(c.isdigit() for c in capabilities) and capabilities:
-            return sorted(capabilities, key=int), False
+    here = gpu_architectures()
+    if here:
+        return here, False
     known = {
         line.strip().removeprefix("compute_") for line in output_of(nvcc, "--list-gpu-arch").split()
     }
@@ -105,6 +118,10 @@ def architecture_flags(archs, with_ptx):
 class BuildExtension(build_ext):
     """Compiles what is older than its source or any header, on all cores; links with CC."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        self.for_this_machine = self.inplace  # setuptools clears inplace while it builds
+
     def build_extension(self, ext):
         import numpy
 
@@ -116,7 +133,7 @@ class BuildExtension(build_ext):
             *ROOT.glob("kernels/**/*.cuh"),
             *ROOT.glob("csrc/**/*.h"),
         ]
-        nvcc = find_nvcc()
+        nvcc = find_nvcc(self.for_this_machine)
         archs, with_ptx = architectures(nvcc) if nvcc else ([], False)
         cuda_libraries = toolkit_library_folder(nvcc) if nvcc else None
 
@@ -169,7 +186,9 @@ class BuildExtension(build_ext):
         ]
 
         def compile_one(job):
-            _, target, command = job
+            source, target, command = job
+            if source.suffix == ".cu":
+                print(f"{source.relative_to(ROOT)} for {', '.join(archs)}", flush=True)
             target.parent.mkdir(parents=True, exist_ok=True)
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode or done.stderr:

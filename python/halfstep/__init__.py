@@ -37,4 +37,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*globals(), *_SUBMODULES, *_CALLABLES])
+    return sorted({*globals(), *__all__} - {"importlib"})

@@ -46,7 +46,7 @@ class StepResult:
 
     def __repr__(self):
         if isinstance(self._found_inf, torch.Tensor):
-            return "StepResult(not read yet)"
+            return "StepResult(.applied waits for the GPU)"
         return f"StepResult(applied={self.applied}, reason={self.reason!r})"
 
 

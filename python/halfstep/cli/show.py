@@ -39,7 +39,7 @@ def _bar():
 
 
 def _line(label, epoch, epochs, loss):
-    if epoch % 5 == 4 or epoch + 1 == epochs:
+    if epoch == 0 or epoch % 5 == 4 or epoch + 1 == epochs:
         print(f"{label}: epoch {epoch + 1}/{epochs}, loss {loss:.4f}", flush=True)
 
 
