@@ -73,7 +73,7 @@ def _allow_tf32(x):
 # What C says on CUDA and of every other op: on the CPU torch multiplies, which takes any tensor.
 def check_memory(name, t):
     """A TypeError that says what t is, where it is a tensor without plain memory."""
-    if not isinstance(t, Tensor):
+    if not isinstance(t, Tensor) or _is_plain(t):
         return
     if type(t) not in (Tensor, torch.nn.Parameter):
         raise TypeError(
@@ -83,12 +83,16 @@ def check_memory(name, t):
     require_dense("linear", name, t)
     if t.device.type not in ("cpu", "cuda"):
         raise TypeError(f"linear: {name} is on {t.device}, expected the CPU or CUDA")
+    raise TypeError(f"linear: {name} has no data: a functional tensor or freed storage")
+
+
+def _is_plain(t):
+    if type(t) not in (Tensor, torch.nn.Parameter):
+        return False
     try:
-        plain = t.numel() == 0 or t.data_ptr() != 0
+        return t.layout is torch.strided and not t.is_nested and (t.data_ptr() or not t.numel())
     except RuntimeError:  # data_ptr of a functional tensor
-        plain = False
-    if not plain:
-        raise TypeError(f"linear: {name} has no data: a functional tensor or freed storage")
+        return False
 
 
 def check(x, w, b):

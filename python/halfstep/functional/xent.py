@@ -180,7 +180,7 @@ def _as_rows(input, target, weight, ignore_index):
                 "have; expected a negative value"
             )
         target = _rows(target, axis)
-        if _name(target) == "float64":
+        if target.dtype == (torch.float64 if isinstance(target, Tensor) else np.float64):
             target = _as_float32(target)
     else:
         target = _as_int64(target).reshape(-1)
@@ -206,6 +206,8 @@ def _as_float32(t):
 
 
 def _as_float32_weight(weight):
+    if isinstance(weight, Tensor) and weight.dtype is torch.float32:
+        return weight
     if _name(weight) not in ("float32", "float16", "bfloat16"):
         raise TypeError(
             f"cross_entropy: weight is {weight.dtype}, expected float32, float16 or bfloat16"
