@@ -8,12 +8,12 @@ from halfstep._ops.library import register
 KINDS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 
 
-def kind_of(activation):
+def kind_of(activation, op="bias_act"):
     try:
         return KINDS[activation]
     except (KeyError, TypeError):
         names = ", ".join(repr(name) for name in KINDS)
-        raise ValueError(f"activation is {activation!r}, expected one of {names}") from None
+        raise ValueError(f"{op}: activation is {activation!r}, expected one of {names}") from None
 
 
 def forward_outputs(x, b, cols, kind):

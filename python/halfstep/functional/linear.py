@@ -38,7 +38,7 @@ def linear(input, weight, bias=None, activation=None):
     Raises ValueError (shape, device, activation), TypeError (dtype, a tensor without plain memory)
     and RuntimeError (second derivative, torch.func, cuBLASLt absent on CUDA).
     """
-    kind = act.kind_of(activation)
+    kind = act.kind_of(activation, "linear")
     if not isinstance(input, Tensor):
         x, weight, bias = _arrays(input, weight, bias)
         if weight.ndim == 1:
@@ -63,7 +63,7 @@ def linear(input, weight, bias=None, activation=None):
 def linear_backward(grad, input, weight, bias=None, activation=None):
     """(dinput, dweight, dbias) of linear for arrays; dbias is None without a bias."""
     require_array("linear", "grad", grad)
-    kind = act.kind_of(activation)
+    kind = act.kind_of(activation, "linear")
     if isinstance(input, Tensor):
         x, w, b = _cast(input, weight, bias)
     else:

@@ -20,7 +20,7 @@ class Linear(nn.Linear):
     def __init__(
         self, in_features, out_features, bias=True, device=None, dtype=None, *, activation=None
     ):
-        kind_of(activation)
+        kind_of(activation, "linear")
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation = activation
 
