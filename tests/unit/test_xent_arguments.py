@@ -15,9 +15,10 @@ hsf = hs.functional
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_one_row_takes_a_target_of_shape_1(device, reduction):
+    """As newer versions of torch do."""
     x, t = normal(0, (9,), "float32", device), torch.tensor([3], device=device)
     loss = hsf.cross_entropy(x, t, reduction=reduction)
-    assert loss.shape == F.cross_entropy(x, t, reduction=reduction).shape
+    assert loss.shape == ()
     assert torch.equal(loss, hsf.cross_entropy(x, t[0], reduction=reduction))
 
 
