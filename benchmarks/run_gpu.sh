@@ -25,7 +25,7 @@ stage() { # name command...: runs the command where the name was asked for, and 
 
 sanitizer() {
     local tool
-    for tool in ${SANITIZERS:-memcheck racecheck}; do
+    for tool in ${SANITIZERS:-memcheck racecheck synccheck}; do
         echo "-- $tool"
         HALFSTEP_TUNE=0 compute-sanitizer --tool "$tool" --error-exitcode 99 --print-limit 20 \
             "$python" -m tests.gpu.every_kernel || return 1

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(backward_threads(shapes[I]), backward_blocks(s
             read_weights<N, G>(w, s.lane, j, fw);
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const float xhat = normalised(fh[k], stats), g = fdy[k] * fw[k];
+                const float xhat = normalised(fh[k], stats), g = __fmul_rn(fdy[k], fw[k]);
                 sums.x += g;
                 sums.y += g * xhat;
                 sum_dw[j][k] += fdy[k] * xhat; /* dy is zero outside the row */
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(backward_threads(shapes[I]), backward_blocks(s
             unpack(dy[j], fg);
             read_weights<N, G>(w, s.lane, j, fw);
 #pragma unroll
-            for (int k = 0; k < N; k++) fg[k] *= fw[k];
+            for (int k = 0; k < N; k++) fg[k] = __fmul_rn(fg[k], fw[k]);
             store_dx(a, here, s, j, fh, fg, stats, means, dsum[j]);
         }
     }

@@ -17,7 +17,8 @@ template <typename T, typename H> struct backward_rows {
     bool vector;
 };
 
-/* Writes one pack of dx and dresidual. means: of g and of g * xhat, over the row. */
+/* Writes one pack of dx and dresidual. means: of g and of g * xhat, over the row. g is a product rounded by itself: one
+ * that is left to a fused multiply-add would differ from what its mean was made of. */
 template <typename T, typename H, int N, int G>
 __device__ __forceinline__ void store_dx(const backward_rows<T, H> &a, int64_t at, const slice<N, G> &s, int j,
                                          const float (&h)[N], const float (&g)[N], const row_stats &stats, float2 means,
@@ -57,7 +58,7 @@ __device__ __forceinline__ void backward_row(const backward_rows<T, H> &a, int64
                 unpack(dy[j], g);
                 weights(s, column, w);
 #pragma unroll
-                for (int k = 0; k < N; k++) g[k] *= w[k];
+                for (int k = 0; k < N; k++) g[k] = __fmul_rn(g[k], w[k]);
                 f(s, column, fh, g, more[j]);
             }
         }
