@@ -20,13 +20,11 @@ static hs_status check_weight(const hs_ctx *ctx, const char *name, const hs_tens
                               int64_t cols) {
     if (!hs_present(w)) return HS_OK;
     HS_TRY(hs_check_tensor(op, name, w, ctx));
-    if (w->ndim != 1 || w->shape[0] != cols) {
-        HS_TRY(hs_check_numel(op, name, w, cols, "the size of a row of x"));
-        for (int i = 1; i <= w->ndim; i++)
-            if (i > x->ndim || w->shape[w->ndim - i] != x->shape[x->ndim - i])
-                return hs_fail(HS_BAD_VALUE, "%s: %s has %lld in an axis where x has %lld", op, name,
-                               (long long)w->shape[w->ndim - i], (long long)(i > x->ndim ? 1 : x->shape[x->ndim - i]));
-    }
+    HS_TRY(hs_check_numel(op, name, w, cols, "the size of a row of x"));
+    for (int i = 1; i <= w->ndim; i++)
+        if (i > x->ndim || w->shape[w->ndim - i] != x->shape[x->ndim - i])
+            return hs_fail(HS_BAD_VALUE, "%s: %s has %lld in an axis where x has %lld", op, name,
+                           (long long)w->shape[w->ndim - i], (long long)(i > x->ndim ? 1 : x->shape[x->ndim - i]));
     return hs_check_dtype_or_f32(op, name, w, x->dtype, "x");
 }
 
@@ -78,6 +76,7 @@ static hs_status check_backward(const hs_ctx *ctx, const hs_norm_backward_args *
         HS_TRY(hs_check_numel(op, names[i], sums[i], a->cols, "the size of a row"));
         HS_TRY(hs_check_dtype_or_f32(op, names[i], sums[i], a->dy.dtype, "grad"));
     }
+    if (!(a->eps >= 0)) return hs_fail(HS_BAD_VALUE, "%s: eps is %g, expected 0 or more", op, a->eps);
     return HS_OK;
 }
 

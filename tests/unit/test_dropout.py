@@ -91,6 +91,15 @@ def test_case_n6_backward_draws_the_same_mask(device, dtype):
     assert set(out["dx"].unique().tolist()) == {0.0, 2.0}
 
 
+def test_case_n6_a_state_that_changes_before_backward(device):
+    x = normal(0, (33, 65), "float32", device).requires_grad_()
+    state = torch.tensor([1, 2], device=device)
+    y = hs.functional.dropout(x, 0.5, state=state)
+    state.fill_(9)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 def test_case_n6_inside_a_recomputed_block(device):
     from torch.utils.checkpoint import checkpoint
 

@@ -385,3 +385,17 @@ def test_errors_name_op_argument_and_values(error, words, call):
         call(hs.functional.layer_norm, normal(0, (2, 4)))
     for word in ["layer_norm", *words]:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("size, shape", [(4, (2, 2)), (12, (5, 3, 4)), (3, (5, 3, 1))])
+def test_a_row_is_not_made_of_other_axes(device, size, shape):
+    w, x = normal(0, (size,), device=device), normal(1, shape, device=device)
+    with pytest.raises(ValueError, match="layer_norm: "):
+        hs.functional.layer_norm(x, (size,), w)
+
+
+@pytest.mark.parametrize("eps", [-1.0, float("nan")])
+def test_backward_checks_eps(eps):
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(ValueError, match="layer_norm: eps is"):
+        hs.functional.layer_norm_backward(x, x, (3,), eps=eps)

@@ -62,12 +62,16 @@ class _Dropout(Function):
     @staticmethod
     def forward(ctx, x, p, state):
         ctx.p, ctx.state = p, state
+        if isinstance(state, Tensor):  # autograd then notices a change of it before backward
+            ctx.save_for_backward(state)
+            ctx.state = None
         return _run(x, p, state)
 
     @staticmethod
     def backward(ctx, dy):
         refuse_second_derivative("dropout")
-        return _run(dy, ctx.p, ctx.state), None, None
+        state = ctx.saved_tensors[0] if ctx.state is None else ctx.state
+        return _run(dy, ctx.p, state), None, None
 
 
 _apply = bind_apply(_Dropout)
