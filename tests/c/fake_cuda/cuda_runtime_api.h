@@ -1,5 +1,5 @@
-/* The part of the CUDA runtime that kernels/cuda/{linear,matmul,matmul_plan,matmul_tune}.c call, on the CPU: streams run at once,
- * device memory is host memory, and an event remembers what the fake cuBLASLt launched last. */
+/* The part of the CUDA runtime that kernels/cuda/{linear,matmul,matmul_plan,matmul_tune}.c call, on the CPU: streams
+ * run at once, device memory is host memory, and an event remembers what the fake cuBLASLt launched last. */
 #ifndef FAKE_CUDA_RUNTIME_API_H
 #define FAKE_CUDA_RUNTIME_API_H
 #include <stdlib.h>
