@@ -55,11 +55,11 @@ typedef struct {
 } bind_place;
 
 /* Each returns 0, or -1 with an error set that names op and argument. */
-/* *object is replaced by a copy, which holds keeps, where it is not row-major or shows its memory negated. */
-int bind_dense_tensor(const bind_place *place, PyObject **object, hs_tensor *out, bind_holds *holds);
 int bind_tensor(const bind_place *place, PyObject *object, hs_tensor *out, bind_holds *holds);
 int bind_tensor_from_dlpack(const bind_place *place, const dl_tensor *from, hs_tensor *out);
 int bind_tensor_from_numpy(const bind_place *place, PyObject *array, hs_tensor *out);
+/* *object is replaced by a copy, which holds keeps, where it is not row-major or shows its memory negated. */
+int bind_dense_tensor(const bind_place *place, PyObject **object, hs_tensor *out, bind_holds *holds);
 bool bind_is_numpy(PyObject *object);
 
 /* Sets holds->stream for a tensor on device, where it is not set yet. */

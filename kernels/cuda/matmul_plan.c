@@ -27,7 +27,7 @@ static hs_lt_status set_pointers(const hs_cublaslt *lt, const hs_matmul_plan *pl
     return s;
 }
 
-static hs_lt_status describe(const hs_cublaslt *lt, const hs_matmul *p, hs_matmul_plan *plan) {
+hs_lt_status hs_matmul_plan_make(const hs_cublaslt *lt, const hs_matmul *p, hs_matmul_plan *plan) {
     const hs_lt_element_type type = element_type(p->dtype), d_type = element_type(p->d_dtype);
     const int32_t op_a = p->transpose_a ? HS_LT_OP_T : HS_LT_OP_N, op_b = p->transpose_b ? HS_LT_OP_T : HS_LT_OP_N;
     const uint32_t epilogue = (uint32_t)p->epilogue;
@@ -49,12 +49,7 @@ static hs_lt_status describe(const hs_cublaslt *lt, const hs_matmul *p, hs_matmu
         s = lt->layout_create(&plan->b, type, p->transpose_b ? n : k, p->transpose_b ? k : n,
                               p->transpose_b ? p->n : p->k);
     if (!s) s = lt->layout_create(&plan->d, d_type, m, n, p->m);
-    return s;
-}
-
-hs_lt_status hs_matmul_plan_make(const hs_cublaslt *lt, const hs_matmul *p, hs_matmul_plan *plan) {
-    const hs_lt_status status = describe(lt, p, plan);
-    return status ? status : set_pointers(lt, plan, p);
+    return s ? s : set_pointers(lt, plan, p);
 }
 
 void hs_matmul_plan_free(const hs_cublaslt *lt, hs_matmul_plan *plan) {
