@@ -40,8 +40,20 @@ functorch_active = torch._C._are_functorch_transforms_active if torch is not Non
 
 def empty_like(x):
     """An uninitialised row-major array of x's shape and dtype: torch's, CuPy's, else NumPy's."""
-    make = _empty_like.get(type(x))
-    return make(x) if make is not None else _empty_like_other(x)
+    if isinstance(x, Tensor):
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    if isinstance(x, ndarray):
+        return np.empty(x.shape, x.dtype)
+    if _is_cupy(x):
+        return sys.modules["cupy"].empty_like(x)
+    if not hasattr(x, "__dlpack_device__"):
+        raise TypeError(f"expected a tensor or an array, got {type(x).__name__}")
+    if x.__dlpack_device__()[0] != _DLPACK_CPU:
+        raise TypeError(
+            f"results for a {type(x).__name__} on a GPU cannot be allocated; "
+            "pass torch.from_dlpack(x) or cupy.from_dlpack(x)"
+        )
+    return np.empty(x.shape, _numpy_dtype(dtype_name(x.dtype)))
 
 
 def empty(shape, dtype, like):
@@ -51,6 +63,11 @@ def empty(shape, dtype, like):
     if _is_cupy(like):
         return sys.modules["cupy"].empty(shape, dtype)
     return np.empty(shape, _numpy_dtype(dtype))
+
+
+def dtype_name(dtype):
+    """Such as "float32", of any library's dtype."""
+    return str(dtype).rpartition(".")[2]
 
 
 def dense(x):
@@ -137,27 +154,6 @@ def _numpy_dtype(name):
     return np.dtype(name)
 
 
-def _tensor_like(x):
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _empty_like_other(x):
-    if isinstance(x, Tensor):
-        return _tensor_like(x)
-    if isinstance(x, ndarray):
-        return np.empty(x.shape, x.dtype)
-    if _is_cupy(x):
-        return sys.modules["cupy"].empty_like(x)
-    if not hasattr(x, "__dlpack_device__"):
-        raise TypeError(f"expected a tensor or an array, got {type(x).__name__}")
-    if x.__dlpack_device__()[0] != _DLPACK_CPU:
-        raise TypeError(
-            f"results for a {type(x).__name__} on a GPU cannot be allocated; "
-            "pass torch.from_dlpack(x) or cupy.from_dlpack(x)"
-        )
-    return np.empty(x.shape, _numpy_dtype(str(x.dtype).rpartition(".")[2]))
-
-
 def _gpu_workspace(size, device, like):
     """From the library that works on the call's stream: like's, torch's where it is None."""
     if like is None and torch is not None:
@@ -190,8 +186,6 @@ def register_torch(exchange):
     )
 
 
-_empty_like = {ndarray: lambda x: np.empty(x.shape, x.dtype)}
 if torch is not None:
-    _empty_like |= {torch.Tensor: _tensor_like, torch.nn.Parameter: _tensor_like}
     register_torch(getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
 _C.arrays_register(dense, empty_like, _gpu_workspace, _stream_of)

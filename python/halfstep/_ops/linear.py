@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from halfstep import _C
-from halfstep._compat import Tensor, empty, empty_like, require_dense, torch
+from halfstep._compat import Tensor, dtype_name, empty, empty_like, require_dense, torch
 from halfstep._ops import act
 from halfstep._ops.library import register
 
@@ -99,7 +99,7 @@ def check(x, w, b):
     """Of operands in one dtype."""
     for name, t in (("x", x), ("weight", w), ("bias", b)):
         check_memory(name, t)
-    if _name(x.dtype) not in ("float32", "float16", "bfloat16"):
+    if dtype_name(x.dtype) not in ("float32", "float16", "bfloat16"):
         raise TypeError(f"linear: x is {x.dtype}, expected float32, float16 or bfloat16")
     if len(w.shape) != 2:
         raise ValueError(f"linear: weight has shape {tuple(w.shape)}, expected (out, in)")
@@ -156,7 +156,7 @@ def _forward_cpu(x, w, b, kind, want_z):
 
 def _backward_cpu(dy, x, w, saved, dw_dtype, db_dtype, kind):
     out = dy.shape[-1]
-    db = None if db_dtype is None else empty((out,), _name(db_dtype), dy)
+    db = None if db_dtype is None else empty((out,), dtype_name(db_dtype), dy)
     dz = dy
     if kind != NONE:
         dz = empty_like(dy)
@@ -170,10 +170,6 @@ def _backward_cpu(dy, x, w, saved, dw_dtype, db_dtype, kind):
         dz, x = dz.reshape((rows, out)), x.reshape((rows, x.shape[-1]))
         dw = _rounded(_product(dz.T, x), dw_dtype)
     return dx, dw, db
-
-
-def _name(dtype):
-    return str(dtype).rpartition(".")[2]
 
 
 traced_forward = register(

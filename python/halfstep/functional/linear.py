@@ -4,6 +4,7 @@ from halfstep._compat import (
     Function,
     Tensor,
     as_array,
+    dtype_name,
     is_compiling,
     is_grad_enabled,
     require_array,
@@ -128,15 +129,11 @@ def _check_castable(name, p, dtype):
 def _check_dtype(name, dtype, of_x):
     """A weight or bias has x's dtype, or is float32 with a 16-bit x."""
     halves = ("float16", "bfloat16")
-    if dtype != of_x and not (_bare(dtype) == "float32" and _bare(of_x) in halves):
+    if dtype != of_x and not (dtype_name(dtype) == "float32" and dtype_name(of_x) in halves):
         raise TypeError(
             f"linear: {name} is {dtype}, x is {of_x}; expected x's dtype, or float32 with a "
             "16-bit x"
         )
-
-
-def _bare(dtype):
-    return str(dtype).rpartition(".")[2]
 
 
 def _arrays(x, weight, bias):

@@ -6,6 +6,7 @@ from halfstep._compat import (
     Function,
     Tensor,
     as_array,
+    dtype_name,
     is_compiling,
     is_grad_enabled,
     require_dense,
@@ -197,10 +198,6 @@ def _as_rows(input, target, weight, ignore_index):
     return _rows(input, axis), target, weight, shape
 
 
-def _name(t):
-    return str(t.dtype).rpartition(".")[2]
-
-
 def _as_float32(t):
     return t.float() if isinstance(t, Tensor) else t.astype(np.float32)
 
@@ -208,7 +205,7 @@ def _as_float32(t):
 def _as_float32_weight(weight):
     if isinstance(weight, Tensor) and weight.dtype is torch.float32:
         return weight
-    if _name(weight) not in ("float32", "float16", "bfloat16"):
+    if dtype_name(weight.dtype) not in ("float32", "float16", "bfloat16"):
         raise TypeError(
             f"cross_entropy: weight is {weight.dtype}, expected float32, float16 or bfloat16"
         )
@@ -218,7 +215,7 @@ def _as_float32_weight(weight):
 def _as_int64(target):
     if isinstance(target, Tensor) and target.dtype is torch.int64:
         return target
-    if _name(target) not in _INTEGERS:
+    if dtype_name(target.dtype) not in _INTEGERS:
         raise TypeError(
             f"cross_entropy: target is {target.dtype}, expected integers that int64 holds, or "
             "probabilities"
